@@ -11,7 +11,8 @@ use stepfold_state_core::chat::{ChatRequest, Cost, Usage};
 /// Meters the requests to models of a run and of all runs inside of it: replies, repairs of output, summaries.
 ///
 /// Implemented by hosts with budgets; the driver calls it. Each request is [admitted](RequestMeter::admit) before it is
-/// sent, and has one [end](RequestMeter::end); none if the driver is dropped meanwhile. At one place in a run, one
+/// sent, and has one [end](RequestMeter::end); none if the driver is dropped meanwhile. So does each attempt of a layer that
+/// [repeats](stepfold_state_core::chat::NextAttempt) requests or falls back to other models. At one place in a run, one
 /// request is under way at a time. A replay sends no requests, so it calls no meter.
 ///
 /// # Examples
@@ -168,6 +169,25 @@ impl ExhaustedBudget {
         let (budget, scope) = (budget.into(), scope.into());
         let (spent, reserved, requested, until, pauses) = (0, 0, 0, None, false);
         ExhaustedBudget { budget, scope, unit, spent, reserved, limit, requested, until, pauses }
+    }
+}
+
+impl ExhaustedBudget {
+    /// Whether only the reservations of other requests stand in the way, which end within minutes: the request fits into
+    /// what is not spent.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget};
+    ///
+    /// let mut budget = ExhaustedBudget::new("daily", "app shop", BudgetUnit::Requests, 10);
+    /// (budget.spent, budget.reserved, budget.requested) = (8, 2, 1);
+    /// assert!(budget.waits_for_reservations());
+    /// budget.spent = 10;
+    /// assert!(!budget.waits_for_reservations());
+    /// ```
+    pub const fn waits_for_reservations(&self) -> bool {
+        self.spent.saturating_add(self.requested) <= self.limit
     }
 }
 

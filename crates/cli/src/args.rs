@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use stepfold::runner::WhenClaimed;
+use stepfold::runner::{SpendGroup, WhenClaimed};
 use stepfold::terminal::Color;
 
 use crate::head::HistoryHead;
@@ -286,7 +286,7 @@ pub(crate) enum CliCommand {
         target: SessionArgs,
         /// The sums to show.
         #[arg(long, value_enum, default_value_t)]
-        by: SpendGroup,
+        by: SpendGroupArg,
         /// Print comma-separated values.
         #[arg(long, conflicts_with = "json")]
         csv: bool,
@@ -485,7 +485,7 @@ impl CliCommand {
 
 /// The groups of requests whose amounts are added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SpendGroup {
+pub(crate) enum SpendGroupArg {
     /// By session, with its user.
     #[default]
     Session,
@@ -497,14 +497,13 @@ pub(crate) enum SpendGroup {
     Day,
 }
 
-impl SpendGroup {
-    /// The name of the group's column.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            SpendGroup::Session => "session",
-            SpendGroup::User => "user",
-            SpendGroup::Model => "model",
-            SpendGroup::Day => "day",
+impl From<SpendGroupArg> for SpendGroup {
+    fn from(by: SpendGroupArg) -> Self {
+        match by {
+            SpendGroupArg::Session => SpendGroup::Session,
+            SpendGroupArg::User => SpendGroup::User,
+            SpendGroupArg::Model => SpendGroup::Model,
+            SpendGroupArg::Day => SpendGroup::Day,
         }
     }
 }

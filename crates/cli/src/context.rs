@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
+use stepfold::providers::GenaiPrices;
 use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, WhenChanged};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
@@ -429,9 +430,10 @@ pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
     builder.observe(|session| Traces::new(session.app.as_str()))
 }
 
-/// Adds the budgets of a file, at its prices.
+/// Adds the budgets of a file, at its prices; models that it has no prices of have those of the table that is compiled in.
 pub(crate) fn with_budgets(builder: RunnerBuilder, prices: &Prices, budgets: Vec<Budget>) -> RunnerBuilder {
-    budgets.into_iter().fold(builder.prices(prices.clone()), RunnerBuilder::budget)
+    let builder = builder.prices(prices.clone()).default_prices(GenaiPrices::bundled());
+    budgets.into_iter().fold(builder, RunnerBuilder::budget)
 }
 
 fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {

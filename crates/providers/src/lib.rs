@@ -72,6 +72,8 @@ mod conform;
 mod dialect;
 #[cfg(feature = "gemini")]
 pub mod gemini;
+#[cfg(feature = "genai-prices")]
+mod genai_prices;
 #[cfg(feature = "http")]
 mod http;
 pub mod layer;
@@ -101,6 +103,8 @@ pub use crate::by_name::{
 };
 #[doc(inline)]
 pub use crate::cassette::Cassette;
+#[cfg(feature = "genai-prices")]
+pub use crate::genai_prices::GenaiPrices;
 #[cfg(feature = "http")]
 pub use crate::http::{OfflineGuard, forbid_real_requests};
 #[doc(inline)]

@@ -8,7 +8,8 @@
 //!
 //! For a program that counts instructions, `--count WHAT TIMES` does one thing so often and nothing else: `run`, a turn of one
 //! call in a new session in memory; `step`, a step of a run in memory; `calls` and `calls-sqlite`, a turn of 64 calls; `reopen` and
-//! `reopen-sqlite`, a turn in a session of 10,000 messages that is opened for it.
+//! `reopen-sqlite`, a turn in a session of 10,000 messages that is opened for it; `budgets0-sqlite`, `budgets1-sqlite` and
+//! `budgets3-sqlite`, a step of a run with so many budgets.
 
 #![allow(
     clippy::disallowed_methods,
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use divan::Bencher;
 use stepfold_agent_loop::Agent;
-use stepfold_runner::{Runner, SessionHandle};
+use stepfold_runner::{Budget, Runner, RunnerBuilder, SessionHandle};
 use stepfold_session_scopes::{AnyStore, Durability, EventRange, MemoryStore, SqliteOptions};
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -47,6 +48,7 @@ fn main() {
     fresh_process();
     bytes_of_500_steps();
     whole_step();
+    step_with_budgets();
     divan::main();
 }
 
@@ -175,6 +177,9 @@ async fn counted(what: &str, times: u32) {
             }
         }
         "step" => turn(&session_of(&store, times, Effect::Pure).await).await,
+        "budgets0" => turn(&session_with_budgets(&store, times, 0).await).await,
+        "budgets1" => turn(&session_with_budgets(&store, times, 1).await).await,
+        "budgets3" => turn(&session_with_budgets(&store, times, 3).await).await,
         "calls" => {
             let runner = Runner::builder(agent_of(1, AT_ONCE, nothing()), store).build();
             let session = runner.session("ada", "s1").await.expect("the store works");
@@ -322,6 +327,34 @@ fn closed_size(folder: &Path) -> u64 {
 }
 
 /// A step of one call, of a run of many: its commits, and all that the runner and the loop do for them.
+/// A session whose run makes so many steps under budgets that hold them all.
+async fn session_with_budgets(store: &AnyStore, steps: u32, budgets: usize) -> SessionHandle {
+    let budgets = (0..budgets).map(|number| Budget::tokens(format!("b{number}"), u64::MAX));
+    let builder = Runner::builder(agent(steps, Effect::Pure), store.clone());
+    let runner = budgets.fold(builder, RunnerBuilder::budget).build();
+    runner.session("ada", "s1").await.expect("the store works")
+}
+
+/// The lowest of some repeats, since other work on the machine only adds to them.
+fn step_with_budgets() {
+    for (flushed, durability) in [("not flushed", Durability::Process), ("flushed", Durability::Full)] {
+        for budgets in [0, 1, 3] {
+            let step = || {
+                let folder = tempfile::tempdir().expect("a folder can be made");
+                let store = sqlite(folder.path(), durability);
+                runtime().block_on(async {
+                    let session = session_with_budgets(&store, STEPS, budgets).await;
+                    let began = Instant::now();
+                    turn(&session).await;
+                    began.elapsed() / STEPS
+                })
+            };
+            let lowest = (0..5).map(|_| step()).min().unwrap_or_default();
+            println!("a step of one call over SQLite, {budgets} budgets, {flushed}: {lowest:?}");
+        }
+    }
+}
+
 fn whole_step() {
     let over = |what: &str, effect: Effect, store: &AnyStore| {
         runtime().block_on(async {

@@ -8,7 +8,7 @@ use stepfold_agent_loop::{Agent, Ids, Observer};
 use stepfold_session_scopes::{
     AnyStore, AppId, SessionError, SessionKey, SessionSchema, SessionStore, WorkerId,
 };
-use stepfold_state_core::chat::Prices;
+use stepfold_state_core::chat::{PriceSource, Prices};
 use stepfold_trim::TokenCounter;
 
 use crate::budget::{Budget, BudgetPolicies};
@@ -278,6 +278,13 @@ impl RunnerBuilder {
     /// Sets the prices of models, for budgets in dollars and for the list of spend; empty by default.
     pub fn prices(mut self, prices: Prices) -> Self {
         self.budgets.prices = prices;
+        self
+    }
+
+    /// Sets the source of prices for models that the [table](RunnerBuilder::prices) does not have, such as that of the crate
+    /// `genai-prices`; none by default.
+    pub fn default_prices(mut self, source: impl PriceSource + 'static) -> Self {
+        self.budgets.source = Some(Arc::new(source));
         self
     }
 

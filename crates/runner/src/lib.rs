@@ -122,7 +122,10 @@ pub use stepfold_session_scopes as session_scopes;
 
 pub use crate::access::decision_lookup::RecordedDecision;
 pub use crate::access::unfinished_run::RunInEvents;
-pub use crate::budget::{Budget, BudgetError, BudgetScope, BudgetWindow, WhenExhausted};
+pub use crate::budget::{
+    Budget, BudgetError, BudgetScope, BudgetWindow, SpendGroup, SpendQuery, SpendReport, SpendSum,
+    WhenExhausted,
+};
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;
 pub use crate::core::runner_core::Runner;
@@ -142,7 +145,9 @@ pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;
 pub use crate::log::compare::{Comparison, FirstDifference, compare};
 pub use crate::ports::{AgentArchive, ArchiveError, ShortIds, SystemClock, WallClock};
-pub use crate::record::events::{RECORD_FORMAT, exit_of, failure, is_left_to_person, is_unfinished};
+pub use crate::record::events::{
+    RECORD_FORMAT, exhausted_budget, exit_of, failure, is_left_to_person, is_unfinished,
+};
 pub use crate::record::report::{REPORT_FORMAT, RunReport, RunStatus};
 pub use crate::recovery::recover::RecoverOptions;
 pub use crate::recovery::unattended::UnattendedSession;

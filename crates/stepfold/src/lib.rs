@@ -92,6 +92,7 @@
 //! | `openai` | | models that speak OpenAI's chat completions, at any address |
 //! | `anthropic` | | Anthropic's models |
 //! | `gemini` | | Google's Gemini models |
+//! | `genai-prices` | | prices of models by pydantic's table, for budgets in dollars |
 //! | `postgres` | | sessions in PostgreSQL |
 //! | `mcp` | | tools of servers that speak the Model Context Protocol |
 //! | `oauth` | | MCP servers at a URL are authorized by OAuth: a user signs in once |

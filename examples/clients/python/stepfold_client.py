@@ -720,6 +720,27 @@ class ShownRow(TypedDict):
     tokens: int
 
 
+class SpendRow(TypedDict):
+    """What a group has spent."""
+
+    cost: str
+    estimated: int
+    group: str
+    input_tokens: int
+    output_tokens: int
+    requests: int
+    unpriced: int
+
+
+class SpendRows(TypedDict):
+    """What was spent."""
+
+    by: GroupRow
+    left_out: int
+    spend: list[SpendRow]
+    total: SumRow
+
+
 class StateEdit(TypedDict):
     """Changes of values."""
 
@@ -744,6 +765,17 @@ class StoredRow(TypedDict):
     body: Any
     id: str
     version: int
+
+
+class SumRow(TypedDict):
+    """The sums of some requests to models."""
+
+    cost: str
+    estimated: int
+    input_tokens: int
+    output_tokens: int
+    requests: int
+    unpriced: int
 
 
 class TokensRow(TypedDict):
@@ -847,6 +879,7 @@ class WriteRow(TypedDict):
 
 DecisionRow: TypeAlias = Literal["approve"] | dict[str, Rejection] | dict[str, Modification]
 ExportForm: TypeAlias = Literal["json", "test"]
+GroupRow: TypeAlias = Literal["session", "user", "model", "day"]
 ItemKind: TypeAlias = Literal["tool", "node"]
 OutcomeStatus: TypeAlias = Literal["done", "failed", "rejected", "cancelled", "unknown"]
 ShownPart: TypeAlias = Literal["messages", "tools", "agent"]
@@ -1053,6 +1086,10 @@ class Client:
     def read_usage(self, app: str, session: str, *, at: int | None = None) -> TotalRow:
         """Reads the tokens of a session and their cost."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/usage", {"at": at})
+
+    def read_spend(self, app: str, *, all_users: bool | None = None, by: GroupRow | None = None, since_us: int | None = None, until_us: int | None = None) -> SpendRows:
+        """Adds up what was spent on models under budgets."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/spend", {"all_users": all_users, "by": by, "since_us": since_us, "until_us": until_us})
 
     def check_upgrade(self, app: str, *, limit: int | None = None) -> UpgradeRows:
         """Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator."""

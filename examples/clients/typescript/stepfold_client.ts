@@ -402,6 +402,9 @@ export interface ForkRows {
   forks: ForkRow[];
 }
 
+/** The groups by which requests are added up. - `session`: By session, with its user: `ada/s1`. - `user`: By user. - `model`: By the model that answered. - `day`: By day, in UTC. */
+export type GroupRow = "session" | "user" | "model" | "day";
+
 /** A call that a hook has answered. */
 export interface HookAnswerRow {
   /** The id of the call; of a branch the node, with `#` and its place if it is one of several. */
@@ -966,6 +969,35 @@ export interface ShownRow {
 /** The source of a message. - `summary`: Of messages that were left out. */
 export type ShownSource = "instructions" | "conversation" | "summary";
 
+/** What a group has spent. */
+export interface SpendRow {
+  /** The cost in US dollars, exactly, in decimal, at the prices of then. */
+  cost: string;
+  /** Requests that count as their estimates: under way, lost, or without a reported usage. */
+  estimated: number;
+  /** The session, user, model or day. */
+  group: string;
+  /** Tokens of input. */
+  input_tokens: number;
+  /** Tokens of output. */
+  output_tokens: number;
+  /** Requests, those under way included. */
+  requests: number;
+  /** Requests whose price was unknown. */
+  unpriced: number;
+}
+
+/** What was spent. */
+export interface SpendRows {
+  by: GroupRow;
+  /** The number of groups that are left out. */
+  left_out: number;
+  /** The groups, in the order of their names; the first 1,000. */
+  spend: SpendRow[];
+  /** The sums over all groups. */
+  total: SumRow;
+}
+
 /** Changes of values. */
 export interface StateEdit {
   /** The version that the session has, as the client knows it; another one is a conflict. */
@@ -987,7 +1019,7 @@ export interface StateRow {
   version: number;
 }
 
-/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
+/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions, or for a budget. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
 export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
 
 /** The status of a run. - `finished`: It has ended. - `waiting`: It waits for decisions. - `suspended`: It was suspended; send the same request again. */
@@ -1001,6 +1033,22 @@ export interface StoredRow {
   body: any;
   id: string;
   version: number;
+}
+
+/** The sums of some requests to models. */
+export interface SumRow {
+  /** The cost in US dollars, exactly, in decimal, at the prices of then. */
+  cost: string;
+  /** Requests that count as their estimates: under way, lost, or without a reported usage. */
+  estimated: number;
+  /** Tokens of input. */
+  input_tokens: number;
+  /** Tokens of output. */
+  output_tokens: number;
+  /** Requests, those under way included. */
+  requests: number;
+  /** Requests whose price was unknown. */
+  unpriced: number;
 }
 
 /** An estimate of tokens. */
@@ -1362,6 +1410,11 @@ export class Client {
   /** Reads the tokens of a session and their cost. */
   readUsage(app: string, session: string, query: { at?: number } = {}): Promise<TotalRow> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/sessions/${part(session)}/usage`, { query });
+  }
+
+  /** Adds up what was spent on models under budgets. */
+  readSpend(app: string, query: { all_users?: boolean; by?: GroupRow; since_us?: number; until_us?: number } = {}): Promise<SpendRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/spend`, { query });
   }
 
   /** Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator. */

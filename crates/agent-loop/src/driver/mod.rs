@@ -33,7 +33,7 @@ use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
 use crate::run::{Event, Run, RunAnswer, RunNeed};
 use crate::run_error::RunFault;
-use stepfold_state_core::chat::{ChatRequest, Message};
+use stepfold_state_core::chat::{ChatRequest, Message, NextAttempt};
 
 /// Runs until the end, or until the run waits for decisions.
 async fn drive(run: &mut Run, driver: &mut RunDriver<'_>) -> Result<Exit, RunFault> {
@@ -100,6 +100,9 @@ struct Metering {
     place: Vec<usize>,
 }
 
+/// A request under way with the id of its model, kept for further attempts.
+struct KeptRequest(Option<(String, ChatRequest)>);
+
 impl Metering {
     /// That of a run inside, at a place of this one.
     fn inside(&self, place: usize) -> Self {
@@ -110,6 +113,21 @@ impl Metering {
     async fn admit(&self, model: &str, request: &ChatRequest) -> Result<(), RunFault> {
         let Some(meter) = &self.meter else { return Ok(()) };
         meter.admit(MeteredRequest { place: &self.place, model, request }).await.map_err(RunFault::from)
+    }
+
+    /// The request, for further attempts; nothing without a meter.
+    fn keep(&self, model: &str, request: &ChatRequest) -> KeptRequest {
+        KeptRequest(self.meter.as_ref().map(|_| (model.to_owned(), request.clone())))
+    }
+
+    /// Ends a failed attempt, and admits the next one.
+    async fn next_attempt(&self, request: &mut KeptRequest, next: &NextAttempt) -> Result<(), RunFault> {
+        let Some((model, request)) = &mut request.0 else { return Ok(()) };
+        if let Some(other) = &next.model {
+            other.clone_into(model);
+        }
+        self.end(if next.failed_free { RequestEnd::Refused } else { RequestEnd::Lost }).await;
+        self.admit(model, request).await
     }
 
     async fn end(&self, end: RequestEnd<'_>) {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, PartialReply, Reply, ReplyBuilder,
-    ReplyStream, ServerToolUse, TimeoutKind, ToolChoice, Usage,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream,
+    ServerToolUse, TimeoutKind, ToolChoice, Usage,
 };
 
-use super::RunDriver;
+use super::{KeptRequest, RunDriver};
 use crate::error::StartError;
 use crate::meter::RequestEnd;
 use crate::observe::RunEvent;
@@ -30,33 +30,18 @@ enum NoReply {
 }
 
 impl NoReply {
+    /// Whether an attempt was not admitted: then no request is under way.
+    const fn is_unmetered(&self) -> bool {
+        matches!(self, NoReply::Failed(RunFault::Budget(_) | RunFault::Meter(_)))
+    }
+
     /// The end of the request: whether the provider may charge for it.
     fn end(&self) -> RequestEnd<'static> {
         match self {
-            NoReply::Failed(RunFault::Model(error)) if is_free(error) => RequestEnd::Refused,
+            NoReply::Failed(RunFault::Model(error)) if error.is_free() => RequestEnd::Refused,
             NoReply::Failed(_) | NoReply::Cancelled | NoReply::TimeIsUp => RequestEnd::Lost,
         }
     }
-}
-
-/// Whether the provider refused the request before it generated anything.
-fn is_free(error: &ModelError) -> bool {
-    let has_nothing =
-        |partial: &PartialReply| partial.message.parts().is_empty() && partial.usage == Usage::default();
-    error.partial().is_none_or(has_nothing)
-        && matches!(
-            error.kind(),
-            ModelErrorKind::RateLimited
-                | ModelErrorKind::Overloaded
-                | ModelErrorKind::Authentication
-                | ModelErrorKind::QuotaExceeded
-                | ModelErrorKind::NotFound
-                | ModelErrorKind::InvalidRequest
-                | ModelErrorKind::TooLong { .. }
-                | ModelErrorKind::Unsupported
-                | ModelErrorKind::Untrusted
-                | ModelErrorKind::TimedOut(TimeoutKind::Connect)
-        )
 }
 
 /// The id of the model that a request names.
@@ -170,7 +155,8 @@ impl RunDriver<'_> {
                 return Err(NoReply::Failed(fault));
             }
         }
-        let reply = self.metered(run, config.model.respond(request), ChunkForwarding::On).await?;
+        let kept = self.options.metering.keep(&model, &request);
+        let reply = self.metered(run, config.model.respond(request), kept, ChunkForwarding::On).await?;
         // NOTE: Some servers ignore the tool choice; their text must not pass for the answer of the run.
         if requires_call && !reply.message.has_tool_calls() {
             let (model, usage) = (reply.model.as_deref(), &reply.usage);
@@ -186,10 +172,13 @@ impl RunDriver<'_> {
         &mut self,
         run: &Run,
         stream: ReplyStream,
+        request: KeptRequest,
         forwarding: ChunkForwarding,
     ) -> Result<Reply, NoReply> {
-        let read = self.read(run, stream, forwarding).await;
-        if let Err(no_reply) = &read {
+        let read = self.read(run, stream, request, forwarding).await;
+        if let Err(no_reply) = &read
+            && !no_reply.is_unmetered()
+        {
             self.options.metering.end(no_reply.end()).await;
         }
         read
@@ -202,6 +191,7 @@ impl RunDriver<'_> {
         &mut self,
         run: &Run,
         mut stream: ReplyStream,
+        mut request: KeptRequest,
         forwarding: ChunkForwarding,
     ) -> Result<Reply, NoReply> {
         let limit = run.limits().reply_bytes;
@@ -218,6 +208,11 @@ impl RunDriver<'_> {
                     None => return reply.finish().map_err(failed),
                 },
             };
+            if let Chunk::NextAttempt(next) = &chunk {
+                // NOTE: admitted before the stream is polled, which sends it: a retry is a request of its own.
+                self.options.metering.next_attempt(&mut request, next).await.map_err(NoReply::Failed)?;
+                continue;
+            }
             if let ChunkForwarding::On = forwarding {
                 self.forward_chunk(&chunk).await.map_err(NoReply::Failed)?;
             }
@@ -262,8 +257,9 @@ impl RunDriver<'_> {
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let request = ChatRequest::new(plan.request().clone());
         self.options.metering.admit(model.id(), &request).await?;
+        let kept = self.options.metering.keep(model.id(), &request);
         let asking = model.respond(request);
-        let summary = match self.metered(run, asking, ChunkForwarding::Off).await {
+        let summary = match self.metered(run, asking, kept, ChunkForwarding::Off).await {
             Ok(reply) => {
                 let (model, usage) = (reply.model.as_deref(), &reply.usage);
                 self.options.metering.end(RequestEnd::Recorded { model, usage }).await;

@@ -22,7 +22,7 @@ use self::graph::GraphSource;
 pub(crate) use self::texts::AgentTexts;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
-use crate::form::budget::{BudgetForm, budgets};
+use crate::form::budget::{BudgetForm, budgets, report_misplaced};
 use crate::form::graph::GraphForm;
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
@@ -163,7 +163,11 @@ impl AgentFile {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
-        budgets(self.content.as_ref().map(FileContent::budgets).unwrap_or_default(), faults);
+        let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
+        match enclosing.files.is_empty() {
+            true => drop(budgets(forms, faults)),
+            false => report_misplaced(forms, faults),
+        }
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {

@@ -15,6 +15,7 @@ use super::{AgentFile, BuiltFile, EnclosingGraphs, agent, models_of};
 use crate::form::agent::{
     AgentFileForm, EffectForm, NamedValues, ProgramForm, StateKeyForm, ToolOutputFormat,
 };
+use crate::form::budget::report_misplaced;
 use crate::form::graph::{AgentForm, AnswersForm, NodeApprovalForm, NodeForm, NodeNames};
 use crate::form::{FaultCollector, check_closed, unknown_key};
 use crate::tool::ExternalProgram;
@@ -218,6 +219,7 @@ impl NodeBuilder<'_> {
                 "unsupported state: an agent inside a graph file uses the graph's state; declare the keys there",
             );
         }
+        report_misplaced(&form.budgets, faults);
         let folder = self.place.folder;
         let models = models_of(form, faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);

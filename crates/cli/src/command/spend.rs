@@ -1,151 +1,93 @@
 //! `stepfold spend`: what was spent on models, by session, user, model or day.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::json;
-use stepfold::session_scopes::{ListSpend, SessionStore as _, SpendRecord, SpendState};
-use stepfold::state_core::chat::Cost;
+use stepfold::runner::{SpendGroup, SpendQuery, SpendReport, SpendSum};
 
-use crate::args::{SessionArgs, SpendGroup};
+use crate::args::{SessionArgs, SpendGroupArg};
 use crate::context::CommandContext;
 use crate::error::CommandEnding;
 use crate::show::{self, counted};
 
 pub(super) async fn spend(
     target: &SessionArgs,
-    by: SpendGroup,
+    by: SpendGroupArg,
     csv: bool,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let context = CommandContext::for_read(target)?;
-    let mut report = SpendReport::default();
-    // NOTE: the id `-` is a placeholder: only the app of the key is used.
-    let mut request = ListSpend::new(context.runner.key(context.user.as_str(), "-")?.app);
-    loop {
-        let page = context.runner.store().spend(request.clone()).await?;
-        let Some(last) = page.last() else { break };
-        let is_asked = |record: &&SpendRecord| {
-            target.session.as_deref().is_none_or(|id| {
-                record.key.id.as_str() == id && record.key.user.as_str() == context.user.as_str()
-            })
-        };
-        page.iter().filter(is_asked).for_each(|record| report.add(by, record));
-        request = request.after(last);
-    }
+    let by = SpendGroup::from(by);
+    let query = match target.session.as_deref() {
+        None => SpendQuery::by(by),
+        Some(id) => {
+            let key = context.runner.key(context.user.as_str(), id)?;
+            SpendQuery::by(by).of_user(key.user).of_session(key.id)
+        }
+    };
+    let report = context.runner.spend(query).await?;
     match (json, csv) {
-        (true, _) => show::line(report.json(by).to_string()),
-        (false, true) => report.csv(by).into_iter().for_each(show::line),
-        (false, false) => report.show(),
+        (true, _) => show::line(report_json(&report, by).to_string()),
+        (false, true) => report_csv(&report, by).into_iter().for_each(show::line),
+        (false, false) => show_report(&report),
     }
     Ok(CommandEnding::Done)
 }
 
-/// The sums of some requests.
-#[derive(Clone, Copy, Default)]
-struct SpendSum {
-    requests: u64,
-    /// Those that count as their estimates.
-    estimated: u64,
-    input_tokens: u64,
-    output_tokens: u64,
-    cost: Cost,
-    /// Those whose price was unknown.
-    unpriced: u64,
+fn sum_json(sum: &SpendSum) -> serde_json::Value {
+    json!({
+        "estimated": sum.estimated,
+        "input_tokens": sum.input_tokens,
+        "nanodollars": sum.cost.nanodollars(),
+        "output_tokens": sum.output_tokens,
+        "requests": sum.requests,
+        "unpriced": sum.unpriced,
+    })
 }
 
-impl SpendSum {
-    fn add(&mut self, record: &SpendRecord) {
-        let amounts = record.amounts;
-        self.requests += 1;
-        self.estimated += u64::from(record.state != SpendState::Settled);
-        self.input_tokens = self.input_tokens.saturating_add(amounts.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(amounts.output_tokens);
-        match amounts.nanodollars {
-            Some(nanodollars) => self.cost = self.cost + Cost::from_nanodollars(nanodollars),
-            None => self.unpriced += 1,
+fn sum_text(sum: &SpendSum) -> String {
+    let SpendSum { requests, estimated, input_tokens, output_tokens, cost, unpriced, .. } = *sum;
+    let mut text =
+        format!("{cost}  {input_tokens} in, {output_tokens} out  {}", counted(requests, "request"));
+    for (count, what) in [(estimated, "estimated"), (unpriced, "without a price")] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
         }
     }
-
-    fn json(&self) -> serde_json::Value {
-        json!({
-            "estimated": self.estimated,
-            "input_tokens": self.input_tokens,
-            "nanodollars": self.cost.nanodollars(),
-            "output_tokens": self.output_tokens,
-            "requests": self.requests,
-            "unpriced": self.unpriced,
-        })
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!(
-            "{}  {} in, {} out  {}",
-            self.cost,
-            self.input_tokens,
-            self.output_tokens,
-            counted(self.requests, "request")
-        );
-        for (count, what) in [(self.estimated, "estimated"), (self.unpriced, "without a price")] {
-            if count > 0 {
-                let _ = write!(text, ", {count} {what}");
-            }
-        }
-        text
-    }
+    text
 }
 
-#[derive(Default)]
-struct SpendReport {
-    groups: BTreeMap<String, SpendSum>,
-    total: SpendSum,
+fn report_json(report: &SpendReport, by: SpendGroup) -> serde_json::Value {
+    let rows = report.groups.iter().map(|(group, sum)| {
+        let mut row = sum_json(sum);
+        row[by.as_str()] = json!(group);
+        row
+    });
+    json!({"spend": rows.collect::<Vec<_>>(), "total": sum_json(&report.total)})
 }
 
-impl SpendReport {
-    fn add(&mut self, by: SpendGroup, record: &SpendRecord) {
-        let group = match by {
-            SpendGroup::Session => format!("{}/{}", record.key.user, record.key.id),
-            SpendGroup::User => record.key.user.to_string(),
-            SpendGroup::Model => record.model.to_string(),
-            // The day of the time in UTC, as it prints.
-            SpendGroup::Day => record.at.to_string().chars().take(10).collect(),
-        };
-        self.groups.entry(group).or_default().add(record);
-        self.total.add(record);
-    }
+fn report_csv(report: &SpendReport, by: SpendGroup) -> Vec<String> {
+    let head = format!("{},requests,input_tokens,output_tokens,usd,estimated,unpriced", by.as_str());
+    let rows = report.groups.iter().map(|(group, sum)| {
+        let SpendSum { requests, estimated, input_tokens, output_tokens, cost, unpriced, .. } = sum;
+        let (dollars, rest) = (cost.nanodollars() / 1_000_000_000, cost.nanodollars() % 1_000_000_000);
+        let group = csv_field(group);
+        format!(
+            "{group},{requests},{input_tokens},{output_tokens},{dollars}.{rest:09},{estimated},{unpriced}"
+        )
+    });
+    [head].into_iter().chain(rows).collect()
+}
 
-    fn json(&self, by: SpendGroup) -> serde_json::Value {
-        let rows = self.groups.iter().map(|(group, sum)| {
-            let mut row = sum.json();
-            row[by.name()] = json!(group);
-            row
-        });
-        json!({"spend": rows.collect::<Vec<_>>(), "total": self.total.json()})
+fn show_report(report: &SpendReport) {
+    if report.total.requests == 0 {
+        show::note("nothing was spent: requests are listed here once the file has `[[budgets]]`");
+        return;
     }
-
-    fn csv(&self, by: SpendGroup) -> Vec<String> {
-        let head = format!("{},requests,input_tokens,output_tokens,usd,estimated,unpriced", by.name());
-        let rows = self.groups.iter().map(|(group, sum)| {
-            let SpendSum { requests, estimated, input_tokens, output_tokens, cost, unpriced } = sum;
-            let (dollars, rest) = (cost.nanodollars() / 1_000_000_000, cost.nanodollars() % 1_000_000_000);
-            let group = csv_field(group);
-            format!(
-                "{group},{requests},{input_tokens},{output_tokens},{dollars}.{rest:09},{estimated},{unpriced}"
-            )
-        });
-        [head].into_iter().chain(rows).collect()
+    for (group, sum) in &report.groups {
+        show::line(format!("{group}  {}", sum_text(sum)));
     }
-
-    fn show(&self) {
-        if self.total.requests == 0 {
-            show::note("nothing was spent: requests are listed here once the file has `[[budgets]]`");
-            return;
-        }
-        for (group, sum) in &self.groups {
-            show::line(format!("{group}  {}", sum.text()));
-        }
-        show::note(format!("in all {}", self.total.text()));
-    }
+    show::note(format!("in all {}", sum_text(&report.total)));
 }
 
 /// A field of a row: quoted where it has a separator, and never a formula of a spreadsheet.

@@ -25,6 +25,8 @@ pub(crate) struct BudgetForm {
     pub(crate) group: Option<String>,
     /// The time for which it counts: for ever by default.
     pub(crate) window: BudgetWindowForm,
+    /// The hours until now for which it counts, a rolling window: in place of `window`.
+    pub(crate) hours: Option<u32>,
     /// The time zone of the window, such as `Europe/Berlin`; UTC by default.
     pub(crate) time_zone: Option<String>,
     /// The share of the limit from which a warning is logged, as in `0.8`.
@@ -41,6 +43,8 @@ pub(crate) struct BudgetForm {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BudgetScopeForm {
+    /// Each run has its own.
+    Run,
     /// Each session has its own.
     Session,
     /// The sessions of a user.
@@ -89,6 +93,14 @@ pub(crate) fn budgets(forms: &[BudgetForm], faults: &mut FaultCollector) -> Vec<
         });
     }
     budgets
+}
+
+/// Reports budgets of an agent inside of a graph: its requests are those of the graph's runs, so that they would hold nothing.
+pub(crate) fn report_misplaced(forms: &[BudgetForm], faults: &mut FaultCollector) {
+    if !forms.is_empty() {
+        let words = "unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file";
+        faults.add(&["budgets"], words);
+    }
 }
 
 impl BudgetForm {
@@ -148,6 +160,7 @@ impl BudgetForm {
                     faults.add(&["group"], "`group` takes the place of `scope`: remove one of them");
                 }
                 match scope {
+                    Some(BudgetScopeForm::Run) => BudgetScope::Run,
                     Some(BudgetScopeForm::Session) => BudgetScope::Session,
                     Some(BudgetScopeForm::User) => BudgetScope::User,
                     Some(BudgetScopeForm::App) | None => BudgetScope::App,
@@ -157,6 +170,18 @@ impl BudgetForm {
     }
 
     fn window(&self, faults: &mut FaultCollector) -> BudgetWindow {
+        if let Some(hours) = self.hours {
+            if self.window != BudgetWindowForm::Ever || self.time_zone.is_some() {
+                faults.add(
+                    &["hours"],
+                    "`hours` takes the place of `window` and `time_zone`: remove one of them",
+                );
+            }
+            if hours == 0 {
+                faults.add(&["hours"], "invalid window: must be at least one hour");
+            }
+            return BudgetWindow::hours(hours);
+        }
         let zone = self.time_zone.as_deref().unwrap_or("UTC");
         let window = match self.window {
             BudgetWindowForm::Ever => {

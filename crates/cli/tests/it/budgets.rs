@@ -67,6 +67,17 @@ usd = -1.0
 scope = "user"
 group = "x"
 when_exhausted = "stop"
+
+[[budgets]]
+name = "rolling"
+requests = 5
+hours = 5
+window = "day"
+
+[[budgets]]
+name = "none"
+requests = 5
+hours = 0
 "#,
     );
     room.check("check f.toml", expect![[r#"
@@ -79,6 +90,44 @@ when_exhausted = "stop"
         f.toml:25:1: invalid limit: must be zero or more dollars
         f.toml:27:1: `group` takes the place of `scope`: remove one of them
         f.toml:28:1: expected one of pause, fail
+        f.toml:33:1: `hours` takes the place of `window` and `time_zone`: remove one of them
+        f.toml:39:1: invalid window: must be at least one hour
         exit 2
     "#]]);
+}
+
+/// A limit that holds nothing must not look like one.
+#[test]
+fn budgets_of_agents_inside_of_a_graph_are_faults() {
+    let room = Room::new("", "");
+    room.write("inner.toml", "instructions = \"Hi.\"\n\n[[budgets]]\nname = \"inner\"\nrequests = 5\n");
+    room.write(
+        "g.toml",
+        r#"edges = [{ from = "START", to = "a" }, { from = "a", to = "b" }, { from = "b", to = "END" }]
+
+[[budgets]]
+name = "whole"
+requests = 5
+
+[nodes.a]
+agent = "inner.toml"
+
+[nodes.b.agent]
+instructions = "Hi."
+budgets = [{ name = "inline", requests = 5 }]
+"#,
+    );
+    room.check("check g.toml", expect![[r#"
+        g.toml:8:1: invalid file inner.toml
+        g.toml:12:1: unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file
+        inner.toml:3:3: unsupported budgets: a graph's budgets count the requests of its agents; declare them in the graph file
+        exit 2
+    "#]]);
+    // Alone, its budgets hold.
+    room.check(
+        "check inner.toml",
+        expect![[r#"
+        inner.toml: ok
+    "#]],
+    );
 }

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec,
-    WireRequest,
+    ChatModel, ChatRequest, Extras, ModelError, ModelErrorKind, NextAttempt, OmittedTool, ReplyStream,
+    ToolSpec, WireRequest,
 };
 
 use super::ModelLayer;
-use super::opening::{BegunReply, all_failed, opening};
+use super::opening::{Attempted, Opening, OpeningStep, all_failed, reply_of};
 
 /// Falls back to other models when the first one cannot answer.
 ///
@@ -69,9 +68,7 @@ impl ChatModel for FallbackModel {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let reply = first_answer(Arc::clone(&self.models), request);
-        let reply = reply.map(|begun| begun.map_or_else(ReplyStream::failed, BegunReply::into_stream));
-        ReplyStream::new(reply.flatten_stream())
+        reply_of(FallbackAttempts::new(Arc::clone(&self.models), request), FallbackAttempts::proceed)
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -89,33 +86,65 @@ impl ChatModel for FallbackModel {
     }
 }
 
-async fn first_answer(
+/// The attempts of the models, in their order.
+struct FallbackAttempts {
     models: Arc<[Arc<dyn ChatModel>]>,
     request: ChatRequest,
-) -> Result<BegunReply, ModelError> {
-    let mut failures = Vec::new();
-    let mut last = None;
-    for (index, model) in models.iter().enumerate() {
-        let adapted = match index {
-            0 => request.clone(),
-            _ => adapt_request(&request, models[0].id(), model.id()),
+    /// The index of the model that is asked.
+    index: usize,
+    opening: Option<Opening>,
+    failures: Vec<String>,
+}
+
+impl FallbackAttempts {
+    fn new(models: Arc<[Arc<dyn ChatModel>]>, request: ChatRequest) -> Self {
+        FallbackAttempts { models, request, index: 0, opening: None, failures: Vec::new() }
+    }
+
+    /// Continues with the current model, until it answers or fails.
+    async fn proceed(mut self) -> Attempted<Self> {
+        let Some(model) = self.models.get(self.index).cloned() else {
+            let error = ModelError::new(ModelErrorKind::Unsupported, "no model available");
+            return Attempted::Ended(Err(error));
         };
-        let error = match opening(model.respond(adapted)).await {
-            Ok(begun) if index == 0 => return Ok(begun),
+        let opening = match self.opening.take() {
+            Some(opening) => opening,
+            None => Opening::of(model.respond(self.adapted_request(&*model))),
+        };
+        match opening.step().await {
             // The id of the layer is that of the first model.
-            Ok(begun) => return Ok(begun.answered_by(model.id())),
-            Err(error) => error,
-        };
-        tracing::debug!(model = model.id(), %error, "a model cannot answer");
-        failures.push(format!("{}: {error}", model.id()));
-        let may_fall_back = is_model_specific(error.kind());
-        last = Some(error);
-        if !may_fall_back {
-            break;
+            Ok(OpeningStep::Begun(begun)) if self.index > 0 => {
+                Attempted::Ended(Ok(begun.answered_by(model.id())))
+            }
+            Ok(OpeningStep::Begun(begun)) => Attempted::Ended(Ok(begun)),
+            Ok(OpeningStep::NextAttempt(opening, next)) => {
+                self.opening = Some(opening);
+                Attempted::Again(next, self)
+            }
+            Err(error) => self.after_failure(&*model, error),
         }
     }
-    let last = last.unwrap_or_else(|| ModelError::new(ModelErrorKind::Unsupported, "no model available"));
-    Err(if failures.len() > 1 { all_failed(last, "all models failed", &failures) } else { last })
+
+    fn adapted_request(&self, model: &dyn ChatModel) -> ChatRequest {
+        match self.index {
+            0 => self.request.clone(),
+            _ => adapt_request(&self.request, self.models[0].id(), model.id()),
+        }
+    }
+
+    fn after_failure(mut self, model: &dyn ChatModel, error: ModelError) -> Attempted<Self> {
+        tracing::debug!(model = model.id(), %error, "a model cannot answer");
+        self.failures.push(format!("{}: {error}", model.id()));
+        self.index += 1;
+        let other = self.models.get(self.index).filter(|_| is_model_specific(error.kind()));
+        match other.map(|other| NextAttempt::after(&error).of_model(other.id())) {
+            Some(next) => Attempted::Again(next, self),
+            None if self.failures.len() > 1 => {
+                Attempted::Ended(Err(all_failed(error, "all models failed", &self.failures)))
+            }
+            None => Attempted::Ended(Err(error)),
+        }
+    }
 }
 
 /// Adapts the request to another model: removes the model name and extras for the first model and its provider.

@@ -2,7 +2,7 @@
 //! abandoned and sent again, here or elsewhere.
 
 use futures_util::{StreamExt, stream};
-use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, ReplyStream};
+use stepfold_state_core::chat::{Chunk, ModelError, ModelErrorKind, NextAttempt, ReplyStream};
 
 /// A reply after its opening: the chunks until then, and the rest of the stream.
 pub(super) struct BegunReply {
@@ -10,21 +10,69 @@ pub(super) struct BegunReply {
     rest: ReplyStream,
 }
 
-/// Waits until a reply has begun.
-///
-/// # Errors
-/// The error before that.
-pub(super) async fn opening(mut reply: ReplyStream) -> Result<BegunReply, ModelError> {
-    let mut held = Vec::new();
-    while let Some(chunk) = reply.next().await {
-        let chunk = chunk?;
-        let has_begun = is_content(&chunk);
-        held.push(chunk);
-        if has_begun {
-            return Ok(BegunReply { held, rest: reply });
-        }
+/// The opening of a reply that is being read.
+pub(super) struct Opening {
+    held: Vec<Chunk>,
+    reply: ReplyStream,
+}
+
+/// A step of an opening.
+pub(super) enum OpeningStep {
+    /// A layer inside makes another attempt, of which the caller hears before it is made.
+    NextAttempt(Opening, NextAttempt),
+    /// The reply has begun.
+    Begun(BegunReply),
+}
+
+impl Opening {
+    pub(super) const fn of(reply: ReplyStream) -> Self {
+        Opening { held: Vec::new(), reply }
     }
-    Err(ModelError::new(ModelErrorKind::Truncated, "the stream ended before the first chunk"))
+
+    /// Waits until the reply has begun, or a layer inside makes another attempt.
+    ///
+    /// # Errors
+    /// The error before that.
+    pub(super) async fn step(mut self) -> Result<OpeningStep, ModelError> {
+        while let Some(chunk) = self.reply.next().await {
+            let chunk = chunk?;
+            if let Chunk::NextAttempt(next) = chunk {
+                return Ok(OpeningStep::NextAttempt(self, next));
+            }
+            let has_begun = is_content(&chunk);
+            self.held.push(chunk);
+            if has_begun {
+                return Ok(OpeningStep::Begun(BegunReply { held: self.held, rest: self.reply }));
+            }
+        }
+        Err(ModelError::new(ModelErrorKind::Truncated, "the stream ended before the first chunk"))
+    }
+}
+
+/// The progress of attempts to get a reply.
+pub(super) enum Attempted<A> {
+    /// Another attempt is made when the attempts are continued.
+    Again(NextAttempt, A),
+    /// The last attempt has begun to answer, or failed.
+    Ended(Result<BegunReply, ModelError>),
+}
+
+/// The reply of attempts: each is continued only when its caller asks for the chunk after [`Chunk::NextAttempt`].
+pub(super) fn reply_of<A, F>(attempts: A, continue_: impl Fn(A) -> F + Send + 'static) -> ReplyStream
+where
+    A: Send + 'static,
+    F: Future<Output = Attempted<A>> + Send + 'static,
+{
+    let parts = stream::unfold((Some(attempts), continue_), |(attempts, continue_)| async move {
+        Some(match continue_(attempts?).await {
+            Attempted::Again(next, attempts) => {
+                (ReplyStream::from_chunks([Chunk::NextAttempt(next)]), (Some(attempts), continue_))
+            }
+            Attempted::Ended(Ok(begun)) => (begun.into_stream(), (None, continue_)),
+            Attempted::Ended(Err(error)) => (ReplyStream::failed(error), (None, continue_)),
+        })
+    });
+    ReplyStream::new(parts.flatten())
 }
 
 impl BegunReply {
@@ -44,7 +92,11 @@ impl BegunReply {
 /// those of another attempt; empty text and usage keep a connection alive and are no progress.
 pub(crate) fn is_content(chunk: &Chunk) -> bool {
     match chunk {
-        Chunk::Identity { .. } | Chunk::Usage(_) | Chunk::MessageExtras(_) | Chunk::Raw(_) => false,
+        Chunk::Identity { .. }
+        | Chunk::Usage(_)
+        | Chunk::MessageExtras(_)
+        | Chunk::Raw(_)
+        | Chunk::NextAttempt(_) => false,
         // NOTE: Some servers send empty text for minutes while a model reasons.
         Chunk::Text(text) | Chunk::Reasoning(text) => !text.is_empty(),
         _ => true,

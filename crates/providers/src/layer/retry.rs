@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures_util::FutureExt;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, ModelError, OmittedTool, ReplyStream, ToolSpec, WireRequest,
+    ChatModel, ChatRequest, ModelError, NextAttempt, OmittedTool, ReplyStream, ToolSpec, WireRequest,
 };
 use tokio::time::{Instant, sleep};
 
 use super::ModelLayer;
-use super::opening::{BegunReply, all_failed, opening};
+use super::opening::{Attempted, Opening, OpeningStep, all_failed, reply_of};
 
 /// Repeats failed requests.
 ///
@@ -186,9 +185,7 @@ impl ChatModel for RetryingModel {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        let attempts = attempts(Arc::clone(&self.inner), self.retry.clone(), request);
-        let reply = attempts.map(|begun| begun.map_or_else(ReplyStream::failed, BegunReply::into_stream));
-        ReplyStream::new(reply.flatten_stream())
+        reply_of(Attempts::new(Arc::clone(&self.inner), self.retry.clone(), request), Attempts::proceed)
     }
 
     fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
@@ -200,41 +197,88 @@ impl ChatModel for RetryingModel {
     }
 }
 
-/// Makes attempts until one begins to answer or no further one is allowed.
-async fn attempts(
+/// Attempts until one begins to answer or no further one is allowed.
+struct Attempts {
     model: Arc<dyn ChatModel>,
     retry: Retry,
     request: ChatRequest,
-) -> Result<BegunReply, ModelError> {
-    let start = Instant::now();
-    let mut pauses = retry.all_pauses();
-    let mut failures = Vec::new();
-    loop {
+    pauses: Box<dyn Iterator<Item = Duration> + Send>,
+    failures: Vec<String>,
+    /// When the first attempt began.
+    start: Option<Instant>,
+    current: CurrentAttempt,
+}
+
+enum CurrentAttempt {
+    /// It begins after this pause.
+    After(Duration),
+    Opening(Opening),
+}
+
+impl Attempts {
+    fn new(model: Arc<dyn ChatModel>, retry: Retry, request: ChatRequest) -> Self {
+        let (pauses, current) = (Box::new(retry.all_pauses()), CurrentAttempt::After(Duration::ZERO));
+        Attempts { model, retry, request, pauses, failures: Vec::new(), start: None, current }
+    }
+
+    /// Continues with the current attempt, until it answers or fails.
+    async fn proceed(mut self) -> Attempted<Self> {
+        let current = std::mem::replace(&mut self.current, CurrentAttempt::After(Duration::ZERO));
+        let opening = match current {
+            CurrentAttempt::Opening(opening) => opening,
+            CurrentAttempt::After(pause) => {
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+                self.start.get_or_insert_with(Instant::now);
+                Opening::of(self.model.respond(self.request.clone()))
+            }
+        };
         // NOTE: After the first content the caller has seen a part of the reply: a repetition would show it twice.
-        let error = match opening(model.respond(request.clone())).await {
-            Ok(begun) => return Ok(begun),
-            Err(error) => error,
-        };
-        failures.push(error.to_string());
-        let pause = pauses.next().filter(|_| (retry.predicate)(&error));
-        // NOTE: A wait of zero comes from a date that has passed; it does not mean that a retry may follow at once.
-        let requested = error.retry_after().filter(|wait| !wait.is_zero());
-        let pause = pause.map(|pause| requested.unwrap_or(pause));
-        let spent = start.elapsed();
-        let Some(pause) = pause.filter(|pause| spent.saturating_add(*pause) <= retry.max_total) else {
-            let what = format!("{} attempts in {spent:.1?}", failures.len());
-            return Err(if failures.len() == 1 {
-                error
-            } else {
-                all_failed(error, &what, &listed(&failures))
-            });
-        };
-        tracing::debug!(model = model.id(), %error, ?pause, "a request failed and is sent again");
-        if let Some(listener) = &retry.listener {
-            let (attempt, max_attempts) = (failures.len(), retry.attempts);
-            listener(&FailedAttempt { model: model.id(), attempt, max_attempts, error: &error, pause });
+        match opening.step().await {
+            Ok(OpeningStep::Begun(begun)) => Attempted::Ended(Ok(begun)),
+            Ok(OpeningStep::NextAttempt(opening, next)) => {
+                self.current = CurrentAttempt::Opening(opening);
+                Attempted::Again(next, self)
+            }
+            Err(error) => match self.pause_after(&error) {
+                Some(pause) => {
+                    self.current = CurrentAttempt::After(pause);
+                    Attempted::Again(NextAttempt::after(&error), self)
+                }
+                None => Attempted::Ended(Err(self.failed(error))),
+            },
         }
-        sleep(pause).await;
+    }
+
+    fn spent(&self) -> Duration {
+        self.start.map(|start| start.elapsed()).unwrap_or_default()
+    }
+
+    /// The pause before the next attempt; `None` if no further one is allowed.
+    fn pause_after(&mut self, error: &ModelError) -> Option<Duration> {
+        self.failures.push(error.to_string());
+        let pause = self.pauses.next().filter(|_| (self.retry.predicate)(error))?;
+        // NOTE: A wait of zero comes from a date that has passed; it does not mean that a retry may follow at once.
+        let pause = error.retry_after().filter(|wait| !wait.is_zero()).unwrap_or(pause);
+        if self.spent().saturating_add(pause) > self.retry.max_total {
+            return None;
+        }
+        tracing::debug!(model = self.model.id(), %error, ?pause, "a request failed and is sent again");
+        if let Some(listener) = &self.retry.listener {
+            let (attempt, max_attempts) = (self.failures.len(), self.retry.attempts);
+            listener(&FailedAttempt { model: self.model.id(), attempt, max_attempts, error, pause });
+        }
+        Some(pause)
+    }
+
+    /// The error of all attempts.
+    fn failed(&self, last: ModelError) -> ModelError {
+        if self.failures.len() == 1 {
+            return last;
+        }
+        let what = format!("{} attempts in {:.1?}", self.failures.len(), self.spent());
+        all_failed(last, &what, &listed(&self.failures))
     }
 }
 

@@ -15,6 +15,7 @@
 mod accepted;
 #[cfg(feature = "anthropic")]
 mod anthropic;
+mod attempts;
 #[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
 mod bodies;
 #[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai"))]

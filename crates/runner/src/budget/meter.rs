@@ -2,17 +2,18 @@
 //! both in one commit.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_session_scopes::{
-    BudgetBalance, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore, SettleOpen,
-    SettleSpend, bounded_id,
+    BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore,
+    SettleOpen, SettleSpend, Timestamp, bounded_id,
 };
 use stepfold_state_core::chat::Usage;
 
-use super::policy::ReservedPart;
+use super::policy::{MeteredReply, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
@@ -24,7 +25,18 @@ type RunPlace = Vec<usize>;
 struct OpenRequest {
     id: ReservationId,
     model: Arc<str>,
-    parts: Vec<ReservedPart>,
+    parts: Arc<[ReservedPart]>,
+    at: Timestamp,
+    /// Whether the store has answered that it is reserved. It is not sent before.
+    is_admitted: bool,
+}
+
+impl OpenRequest {
+    /// The end of a request without one: it counts as its estimate, unless it was not sent.
+    fn lost(self) -> SettleSpend {
+        let end = if self.is_admitted { ReservationEnd::Estimate } else { ReservationEnd::Release };
+        SettleSpend::new(self.id, end)
+    }
 }
 
 /// The requests of a run. A request is *open* until its end; the settlement of a reply is *due* until the commit of its
@@ -39,19 +51,35 @@ struct MeteredRequests {
 pub(crate) struct RunMeter {
     runner: Arc<RunnerCore>,
     local: Arc<LocalSession>,
+    run: InvocationId,
     requests: Mutex<MeteredRequests>,
+    /// Whether the run has reserved before.
+    has_reserved: AtomicBool,
 }
 
 impl RunMeter {
     /// The meter of a run, if the runner has budgets.
-    pub(crate) fn of(runner: &Arc<RunnerCore>, local: &Arc<LocalSession>) -> Option<Arc<Self>> {
-        let meter =
-            || RunMeter { runner: Arc::clone(runner), local: Arc::clone(local), requests: Mutex::default() };
+    pub(crate) fn of(
+        runner: &Arc<RunnerCore>,
+        local: &Arc<LocalSession>,
+        run: &InvocationId,
+    ) -> Option<Arc<Self>> {
+        let meter = || RunMeter {
+            runner: Arc::clone(runner),
+            local: Arc::clone(local),
+            run: run.clone(),
+            requests: Mutex::default(),
+            has_reserved: AtomicBool::new(false),
+        };
         (!runner.budgets.budgets.is_empty()).then(|| Arc::new(meter()))
     }
 
     fn requests(&self) -> MutexGuard<'_, MeteredRequests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spender(&self) -> Spender<'_> {
+        Spender { key: &self.local.key, run: &self.run }
     }
 
     /// Settles what a dead worker has left open in the session, whose claim this one holds.
@@ -89,7 +117,7 @@ impl RunMeter {
     pub(crate) async fn finish(&self) {
         let left: Vec<SettleSpend> = {
             let MeteredRequests { open, due, late } = &mut *self.requests();
-            let open = open.drain().map(|(_, open)| SettleSpend::new(open.id, ReservationEnd::Estimate));
+            let open = open.drain().map(|(_, open)| open.lost());
             let due = due.drain().map(|(_, due)| due);
             open.chain(due).chain(late.drain(..)).collect()
         };
@@ -106,29 +134,55 @@ impl RunMeter {
     }
 
     async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
+        self.settle_left_at(request.place).await;
         let key = &self.local.key;
-        // NOTE: a run inside was dropped with its request, by a timeout for example, and attempts it again.
-        let lost = self.requests().open.remove(request.place);
-        if let Some(lost) = lost {
-            self.settle(SettleSpend::new(lost.id, ReservationEnd::Estimate)).await;
-        }
         let now = self.runner.clock.now();
-        let estimate = self.runner.budgets.estimate(request, key, now)?;
+        let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
         let token = self.local.claim.token();
         let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
         let id = ReservationId::new(bounded_id(id)).map_err(|error| MeterError::Failed(Box::new(error)))?;
-        let amounts = estimate.parts.iter().map(ReservedPart::amount_within_limit);
-        let reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate.estimate, now)
+        let amounts = estimate.parts.iter().flat_map(ReservedPart::amounts_within_limit);
+        let mut reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate.estimate, now)
             .under_claim(token, now.after(self.runner.claims.duration))
             .with(amounts);
-        let open = OpenRequest { id, model: request.model.into(), parts: estimate.parts };
-        match retried(|| self.runner.store.reserve(reserve.clone())).await {
+        if !self.has_reserved.swap(true, Ordering::SeqCst) {
+            reserve = reserve.settling_earlier_claims();
+        }
+        let parts: Arc<[ReservedPart]> = estimate.parts.into();
+        let (model, parts_open) = (request.model.into(), Arc::clone(&parts));
+        let open = OpenRequest { id, model, parts: parts_open, at: now, is_admitted: false };
+        // NOTE: noted before the store is asked: a run that is dropped meanwhile releases it.
+        self.requests().open.insert(request.place.to_vec(), open);
+        let reserved = retried(|| self.runner.store.reserve(reserve.clone())).await;
+        match reserved {
             Ok(balances) => {
-                self.warn(&open.parts, &balances);
-                self.requests().open.insert(request.place.to_vec(), open);
+                self.warn(&parts, &balances);
+                if let Some(open) = self.requests().open.get_mut(request.place) {
+                    open.is_admitted = true;
+                }
                 Ok(())
             }
-            Err(error) => Err(self.refusal(&open.parts, error)),
+            Err(error) => {
+                let requests = &mut *self.requests();
+                let open = requests.open.remove(request.place);
+                // NOTE: a store that failed may have reserved it. One that refused has not.
+                if !matches!(error, SessionError::BudgetExhausted { .. }) {
+                    requests.late.extend(open.map(OpenRequest::lost));
+                }
+                Err(self.refusal(&parts, error))
+            }
+        }
+    }
+
+    /// Settles what an earlier run at this place has left: one that was dropped, by a timeout for example, before the end
+    /// of its request or before the commit of its reply.
+    async fn settle_left_at(&self, place: &[usize]) {
+        let (open, due) = {
+            let requests = &mut *self.requests();
+            (requests.open.remove(place), requests.due.remove(place))
+        };
+        for left in open.map(OpenRequest::lost).into_iter().chain(due) {
+            self.settle(left).await;
         }
     }
 
@@ -137,7 +191,7 @@ impl RunMeter {
             SessionError::BudgetExhausted { budget, settled, reserved, .. } => {
                 match parts.iter().find(|part| part.id == budget) {
                     Some(part) => {
-                        let exhausted = part.exhausted(&self.local.key, settled, reserved);
+                        let exhausted = part.exhausted(self.spender(), settled, reserved);
                         MeterError::Exhausted(Box::new(exhausted))
                     }
                     None => MeterError::Failed(format!("unknown budget {budget}").into()),
@@ -161,11 +215,9 @@ impl RunMeter {
 
     /// The settlement of a reply.
     fn reply(&self, open: OpenRequest, model: Option<&str>, usage: &Usage) -> SettleSpend {
-        let OpenRequest { id, model: asked, parts } = open;
-        // NOTE: providers report names without their own, which the table of prices may not have.
-        let budgets = &self.runner.budgets;
-        let answered = model.filter(|model| budgets.prices.price(model).is_some()).unwrap_or(&asked);
-        let end = match budgets.actual(&parts, answered, usage) {
+        let OpenRequest { id, model: asked, parts, at, .. } = open;
+        let reply = MeteredReply { parts: &parts, asked: &asked, answered: model, usage, at };
+        let end = match self.runner.budgets.actual(&reply) {
             Some((amounts, actual)) => {
                 ReservationEnd::Actual { amounts, model: model.map(Into::into), actual }
             }

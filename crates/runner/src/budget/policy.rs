@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest};
 use stepfold_session_scopes::{
-    BudgetAmount, BudgetId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts, Timestamp, bounded_id,
+    BudgetAmount, BudgetId, InvocationId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts,
+    Timestamp, bounded_id,
 };
-use stepfold_state_core::chat::{Cost, Message, Price, Prices, ToolSpec, Usage};
+use stepfold_state_core::chat::{Cost, Message, Price, PriceSource, Prices, ToolSpec, Usage};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
 
-use super::window::{BudgetError, BudgetWindow, CurrentWindow};
+use super::window::{BudgetError, BudgetWindow, RollingParts};
 
 /// The tokens of output that count for a request without a maximum, unless the budget says otherwise.
 const OUTPUT_ESTIMATE: u64 = 4_096;
@@ -18,6 +19,9 @@ const OUTPUT_ESTIMATE: u64 = 4_096;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BudgetScope {
+    /// Each run has its own, with the runs inside of it. A run that is resumed continues with what it has left; the next
+    /// message begins another.
+    Run,
     /// Each session has its own.
     Session,
     /// The sessions of a user in the runner's app.
@@ -166,21 +170,24 @@ impl Budget {
     }
 
     /// The counter of this budget in a window.
-    fn id(&self, key: &SessionKey, window: &CurrentWindow) -> Result<BudgetId, SessionError> {
+    fn id(&self, spender: Spender<'_>, window: &str) -> Result<BudgetId, SessionError> {
+        let Spender { key, run } = spender;
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
         let sharers = match &self.scope {
+            BudgetScope::Run => vec!["run", app, user, id, run.as_str()],
             BudgetScope::Session => vec!["session", app, user, id],
             BudgetScope::User => vec!["user", app, user],
             BudgetScope::App => vec!["app", app],
             BudgetScope::Group(group) => vec!["group", group],
         };
         // NOTE: as JSON, so that no name can be taken for another one with separators in it.
-        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window.name]);
+        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window]);
         BudgetId::new(bounded_id(name.to_string()))
     }
 
-    fn shared_by(&self, key: &SessionKey) -> String {
+    fn shared_by(&self, Spender { key, run }: Spender<'_>) -> String {
         match &self.scope {
+            BudgetScope::Run => format!("run {run}"),
             BudgetScope::Session => format!("session {}", key.id),
             BudgetScope::User => format!("user {}", key.user),
             BudgetScope::App => format!("app {}", key.app),
@@ -189,17 +196,27 @@ impl Budget {
     }
 }
 
+/// The run that makes a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Spender<'a> {
+    pub(crate) key: &'a SessionKey,
+    pub(crate) run: &'a InvocationId,
+}
+
 /// The budgets of a runner, its prices and its counter of tokens.
 #[derive(Clone)]
 pub(crate) struct BudgetPolicies {
     pub(crate) budgets: Vec<Budget>,
     pub(crate) prices: Prices,
+    /// The prices of models that the table does not have.
+    pub(crate) source: Option<Arc<dyn PriceSource>>,
     pub(crate) counter: Arc<dyn TokenCounter>,
 }
 
 impl Default for BudgetPolicies {
     fn default() -> Self {
-        BudgetPolicies { budgets: Vec::new(), prices: Prices::new(), counter: Arc::new(ApproximateTokens) }
+        let (budgets, prices, source) = (Vec::new(), Prices::new(), None);
+        BudgetPolicies { budgets, prices, source, counter: Arc::new(ApproximateTokens) }
     }
 }
 
@@ -209,8 +226,8 @@ pub(crate) struct ReservedPart {
     pub(crate) budget: Budget,
     pub(crate) id: BudgetId,
     pub(crate) amount: u64,
-    /// The price at the time of the reservation.
-    price: Option<Price>,
+    /// Of a rolling window: its id as a whole, and those of its other parts.
+    rolling: Option<(BudgetId, Vec<BudgetId>)>,
     until: Option<Timestamp>,
 }
 
@@ -225,15 +242,14 @@ impl BudgetPolicies {
     pub(crate) fn estimate(
         &self,
         request: MeteredRequest<'_>,
-        key: &SessionKey,
+        spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<RequestEstimate, MeterError> {
         let input = self.input_tokens(request);
-        let of = |budget: &Budget| self.part(budget, (request, input), key, at);
+        let of = |budget: &Budget| self.part(budget, (request, input), spender, at);
         let parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
         let output = self.budgets.iter().map(|budget| output_tokens(budget, request)).max().unwrap_or(0);
-        let price = self.prices.price(request.model).copied();
-        let nanodollars = price.map(|price| highest_cost(&price, input, output));
+        let nanodollars = self.highest_cost(request.model, input, output, at);
         Ok(RequestEstimate { estimate: SpendAmounts::new(input, output, nanodollars), parts })
     }
 
@@ -241,23 +257,32 @@ impl BudgetPolicies {
         &self,
         budget: &Budget,
         (request, input): (MeteredRequest<'_>, u64),
-        key: &SessionKey,
+        spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<ReservedPart, MeterError> {
         let window = budget.window.at(at).map_err(refused)?;
-        let id = budget.id(key, &window).map_err(refused)?;
+        let id = budget.id(spender, &window.name).map_err(refused)?;
+        let rolling = match window.rolling {
+            None => None,
+            Some(RollingParts { whole, beside }) => {
+                let beside: Result<_, _> = beside.iter().map(|part| budget.id(spender, part)).collect();
+                Some((budget.id(spender, &whole).map_err(refused)?, beside.map_err(refused)?))
+            }
+        };
         let output = output_tokens(budget, request);
-        let price = self.prices.price(request.model).copied().or(budget.unknown_price);
-        let amount = match (budget.unit, &price) {
-            (BudgetUnit::Requests, _) => 1,
-            (BudgetUnit::Tokens, _) => input.saturating_add(output),
-            (BudgetUnit::Usd, Some(price)) => highest_cost(price, input, output),
-            // NOTE: a request of unknown cost would count as nothing, which no limit can hold against.
-            (BudgetUnit::Usd, None) => return Err(unknown_price(budget, request.model)),
+        let amount = match budget.unit {
+            BudgetUnit::Requests => 1,
+            BudgetUnit::Tokens => input.saturating_add(output),
+            BudgetUnit::Usd => {
+                let unknown = || budget.unknown_price.map(|price| highest_cost_at(&price, input, output));
+                let cost = self.highest_cost(request.model, input, output, at).or_else(unknown);
+                // NOTE: a request of unknown cost would count as nothing, which no limit can hold against.
+                cost.ok_or_else(|| unknown_price(budget, request.model))?
+            }
             _ => return Err(MeterError::Failed(format!("unknown unit of budget `{}`", budget.name).into())),
         };
         let amount = amount.min(MAX_BUDGET_AMOUNT);
-        Ok(ReservedPart { budget: budget.clone(), id, amount, price, until: window.until })
+        Ok(ReservedPart { budget: budget.clone(), id, amount, rolling, until: window.until })
     }
 
     fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
@@ -269,41 +294,88 @@ impl BudgetPolicies {
         messages.chain(tools).fold(format, usize::saturating_add) as u64
     }
 
+    /// The cost by the table, or else by the source of default prices; `None` if neither has the model.
+    fn cost(&self, model: &str, usage: &Usage, at: Timestamp) -> Option<u64> {
+        let by_table = self.prices.price(model).map(|price| price.cost(usage));
+        let by_source = || self.source.as_ref()?.cost(model, usage, at.into());
+        by_table.or_else(by_source).map(Cost::nanodollars)
+    }
+
+    /// The cost of a request of which nothing is read from the provider's cache.
+    fn highest_cost(&self, model: &str, input: u64, output: u64, at: Timestamp) -> Option<u64> {
+        let plain = Usage::new(input, output);
+        let mut written = plain;
+        written.cache_write_tokens = input;
+        [plain, written].iter().map(|usage| self.cost(model, usage, at)).max().flatten()
+    }
+
     /// The amounts of a reply with this usage; `None` if the provider reported no usage.
-    pub(crate) fn actual(
-        &self,
-        parts: &[ReservedPart],
-        model: &str,
-        usage: &Usage,
-    ) -> Option<(Vec<(BudgetId, u64)>, SpendAmounts)> {
+    pub(crate) fn actual(&self, reply: &MeteredReply<'_>) -> Option<(Vec<(BudgetId, u64)>, SpendAmounts)> {
+        let MeteredReply { parts, usage, .. } = reply;
         let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
         if tokens == 0 {
             return None;
         }
-        let cost = self.prices.cost(model, usage).map(Cost::nanodollars);
+        let cost = self.reply_cost(reply);
         let amount = |part: &ReservedPart| match part.budget.unit {
             BudgetUnit::Requests => 1,
             BudgetUnit::Tokens => tokens,
-            _ => cost
-                .or_else(|| part.price.map(|price| price.cost(usage).nanodollars()))
-                .unwrap_or(part.amount),
+            _ => cost.or_else(|| part.unknown_cost(usage)).unwrap_or(part.amount),
         };
         let amounts = parts.iter().map(|part| (part.id.clone(), amount(part))).collect();
-        let known = parts.iter().find_map(|part| part.price).map(|price| price.cost(usage).nanodollars());
-        let actual = SpendAmounts::new(usage.input_tokens, usage.output_tokens, cost.or(known));
-        Some((amounts, actual))
+        let known = parts.iter().find_map(|part| part.unknown_cost(usage));
+        Some((amounts, SpendAmounts::new(usage.input_tokens, usage.output_tokens, cost.or(known))))
+    }
+
+    /// The cost of a reply by the first of these that is known: the table's price of the model that answered, the cost that
+    /// the provider reported, the default price of the model that answered, the price of the model that was asked.
+    fn reply_cost(&self, reply: &MeteredReply<'_>) -> Option<u64> {
+        let MeteredReply { asked, answered, usage, at, .. } = *reply;
+        // NOTE: providers report names without their own, which prices may not have.
+        let answered = answered.unwrap_or(asked);
+        let own = || self.prices.price(answered).map(|price| price.cost(usage).nanodollars());
+        let reported = || (!usage.cost.is_zero()).then(|| usage.cost.nanodollars());
+        let default = || self.cost(answered, usage, at).or_else(|| self.cost(asked, usage, at));
+        let asked = || self.prices.price(asked).map(|price| price.cost(usage).nanodollars());
+        own().or_else(asked).or_else(reported).or_else(default)
     }
 }
 
+/// A reply, with the reservation of its request.
+#[derive(Clone, Copy)]
+pub(crate) struct MeteredReply<'a> {
+    pub(crate) parts: &'a [ReservedPart],
+    /// The model that was asked.
+    pub(crate) asked: &'a str,
+    /// The model that answered, if its provider says so.
+    pub(crate) answered: Option<&'a str>,
+    pub(crate) usage: &'a Usage,
+    /// The time of the reservation: prices are those of then.
+    pub(crate) at: Timestamp,
+}
+
 impl ReservedPart {
-    pub(crate) fn amount_within_limit(&self) -> BudgetAmount {
-        BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit)
+    /// The cost by the budget's price of unknown models.
+    fn unknown_cost(&self, usage: &Usage) -> Option<u64> {
+        self.budget.unknown_price.map(|price| price.cost(usage).nanodollars())
+    }
+
+    /// The amount, and nothing in the whole of a rolling window, which all workers have in common.
+    pub(crate) fn amounts_within_limit(&self) -> impl Iterator<Item = BudgetAmount> + use<> {
+        let amount = BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit);
+        let (amount, whole) = match &self.rolling {
+            None => (amount, None),
+            Some((whole, beside)) => {
+                (amount.beside(beside.clone()), Some(BudgetAmount::new(whole.clone(), 0, 0)))
+            }
+        };
+        [amount].into_iter().chain(whole)
     }
 
     /// The question of a run that does not fit.
-    pub(crate) fn exhausted(&self, key: &SessionKey, settled: u64, reserved: u64) -> ExhaustedBudget {
+    pub(crate) fn exhausted(&self, spender: Spender<'_>, settled: u64, reserved: u64) -> ExhaustedBudget {
         let Budget { name, unit, limit, .. } = &self.budget;
-        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(key), *unit, *limit);
+        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(spender), *unit, *limit);
         (exhausted.spent, exhausted.reserved, exhausted.requested) = (settled, reserved, self.amount);
         exhausted.until = self.until.map(Into::into);
         exhausted.pauses = self.budget.when_exhausted == WhenExhausted::Pause;
@@ -324,8 +396,8 @@ fn output_tokens(budget: &Budget, request: MeteredRequest<'_>) -> u64 {
     request.request.params.max_output_tokens.unwrap_or(budget.output_estimate)
 }
 
-/// The cost of a request of which nothing is read from the provider's cache.
-fn highest_cost(price: &Price, input: u64, output: u64) -> u64 {
+/// The cost of a request of which nothing is read from the provider's cache, at a price.
+fn highest_cost_at(price: &Price, input: u64, output: u64) -> u64 {
     let dearest = price.cache_write.map_or(price.input, |write| write.max(price.input));
     Price::new(dearest, price.output).cost(&Usage::new(input, output)).nanodollars()
 }

@@ -26,7 +26,7 @@ pub enum BudgetError {
     },
 }
 
-/// The time for which a budget counts. A new window begins with nothing spent.
+/// The time for which a budget counts. A new window begins with nothing spent; a rolling one has no beginning.
 ///
 /// A request belongs to the window in which it was sent, also if its reply comes after the end.
 ///
@@ -40,7 +40,19 @@ pub enum BudgetError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BudgetWindow(Option<(WindowLength, TimeZone)>);
+pub struct BudgetWindow(WindowKind);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum WindowKind {
+    #[default]
+    Ever,
+    Calendar(WindowLength, TimeZone),
+    /// So many hours until now.
+    Hours(u32),
+}
+
+/// The parts of a rolling window. The oldest leaves at once, so that a little more than the window counts.
+const PARTS: i64 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WindowLength {
@@ -53,14 +65,25 @@ enum WindowLength {
 pub(crate) struct CurrentWindow {
     /// Its name, which differs from those of all other windows.
     pub(crate) name: String,
-    /// Its end; `None` if it has none.
+    /// Its end, or that of its current part; `None` if it has none.
     pub(crate) until: Option<Timestamp>,
+    /// Of a rolling window.
+    pub(crate) rolling: Option<RollingParts>,
+}
+
+/// The names around the current part of a rolling window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RollingParts {
+    /// The name of the window as a whole, in which all workers reserve nothing.
+    pub(crate) whole: String,
+    /// The names of the other parts: the earlier ones, and that which comes next by the clocks of others.
+    pub(crate) beside: Vec<String>,
 }
 
 impl BudgetWindow {
     /// No window: the budget counts for ever.
     pub const fn ever() -> Self {
-        BudgetWindow(None)
+        BudgetWindow(WindowKind::Ever)
     }
 
     /// A day, from midnight to midnight in a time zone of the IANA database. It has 23 or 25 hours where clocks change.
@@ -68,7 +91,7 @@ impl BudgetWindow {
     /// # Errors
     /// [`BudgetError::UnknownTimeZone`].
     pub fn day(time_zone: &str) -> Result<Self, BudgetError> {
-        Ok(BudgetWindow(Some((WindowLength::Day, zone(time_zone)?))))
+        Ok(BudgetWindow(WindowKind::Calendar(WindowLength::Day, zone(time_zone)?)))
     }
 
     /// A month of the calendar, in a time zone of the IANA database.
@@ -76,13 +99,23 @@ impl BudgetWindow {
     /// # Errors
     /// [`BudgetError::UnknownTimeZone`].
     pub fn month(time_zone: &str) -> Result<Self, BudgetError> {
-        Ok(BudgetWindow(Some((WindowLength::Month, zone(time_zone)?))))
+        Ok(BudgetWindow(WindowKind::Calendar(WindowLength::Month, zone(time_zone)?)))
+    }
+
+    /// A rolling window of so many hours until now, at least one. It leaves in twelve parts, so that up to a twelfth more
+    /// than the window counts, and never less.
+    pub fn hours(hours: u32) -> Self {
+        BudgetWindow(WindowKind::Hours(hours.max(1)))
     }
 
     /// The window at an instant.
     pub(crate) fn at(&self, at: Timestamp) -> Result<CurrentWindow, BudgetError> {
-        let Some((length, zone)) = &self.0 else {
-            return Ok(CurrentWindow { name: "ever".to_owned(), until: None });
+        let (length, zone) = match &self.0 {
+            WindowKind::Ever => {
+                return Ok(CurrentWindow { name: "ever".to_owned(), until: None, rolling: None });
+            }
+            WindowKind::Hours(hours) => return Ok(rolling(*hours, at)),
+            WindowKind::Calendar(length, zone) => (length, zone),
         };
         let outside = |_| BudgetError::OutsideCalendar { at };
         let instant = jiff::Timestamp::from_microsecond(at.as_micros()).map_err(outside)?;
@@ -97,18 +130,29 @@ impl BudgetWindow {
         // NOTE: where midnight does not exist, the day begins with the first instant after it.
         let until = next.to_zoned(zone.clone()).map_err(outside)?.timestamp().as_microsecond();
         let name = format!("{}[{}]", date_name(first, *length), zone_name(zone));
-        Ok(CurrentWindow { name, until: Some(Timestamp::from_micros(until)) })
+        Ok(CurrentWindow { name, until: Some(Timestamp::from_micros(until)), rolling: None })
     }
 }
 
 impl fmt::Display for BudgetWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            None => f.write_str("ever"),
-            Some((WindowLength::Day, zone)) => write!(f, "day in {}", zone_name(zone)),
-            Some((WindowLength::Month, zone)) => write!(f, "month in {}", zone_name(zone)),
+            WindowKind::Ever => f.write_str("ever"),
+            WindowKind::Hours(hours) => write!(f, "{hours} hours"),
+            WindowKind::Calendar(WindowLength::Day, zone) => write!(f, "day in {}", zone_name(zone)),
+            WindowKind::Calendar(WindowLength::Month, zone) => write!(f, "month in {}", zone_name(zone)),
         }
     }
+}
+
+fn rolling(hours: u32, at: Timestamp) -> CurrentWindow {
+    let length = i64::from(hours) * 3_600_000_000 / PARTS;
+    let part = at.as_micros().div_euclid(length);
+    let name = |part: i64| format!("{hours}h@{part}");
+    let beside = (part - PARTS..part).chain([part + 1]).map(name).collect();
+    let until = Timestamp::from_micros((part + 1).saturating_mul(length));
+    let rolling = RollingParts { whole: format!("{hours}h"), beside };
+    CurrentWindow { name: name(part), until: Some(until), rolling: Some(rolling) }
 }
 
 fn date_name(first: Date, length: WindowLength) -> String {
@@ -136,7 +180,7 @@ mod tests {
 
     fn check(window: &BudgetWindow, instant: &str, name: &str, until: &str) {
         let found = window.at(at(instant)).unwrap();
-        let expected = CurrentWindow { name: name.to_owned(), until: Some(at(until)) };
+        let expected = CurrentWindow { name: name.to_owned(), until: Some(at(until)), rolling: None };
         assert_eq!(found, expected, "{window} at {instant}");
     }
 
@@ -170,9 +214,22 @@ mod tests {
     }
 
     #[test]
+    fn a_rolling_window_has_parts_that_leave_one_by_one() {
+        let window = BudgetWindow::hours(12).at(at("1970-01-02T00:59:59Z")).unwrap();
+        assert_eq!((window.name.as_str(), window.until), ("12h@24", Some(at("1970-01-02T01:00:00Z"))));
+        let RollingParts { whole, beside } = window.rolling.unwrap();
+        assert_eq!((whole.as_str(), beside.len()), ("12h", 13));
+        assert_eq!(
+            (beside[0].as_str(), beside[11].as_str(), beside[12].as_str()),
+            ("12h@12", "12h@23", "12h@25")
+        );
+        assert_eq!(BudgetWindow::hours(5).to_string(), "5 hours");
+    }
+
+    #[test]
     fn a_budget_without_a_window_has_no_end() {
         let ever = BudgetWindow::ever().at(Timestamp::from_micros(i64::MAX)).unwrap();
-        assert_eq!(ever, CurrentWindow { name: "ever".to_owned(), until: None });
+        assert_eq!(ever, CurrentWindow { name: "ever".to_owned(), until: None, rolling: None });
         let outside = BudgetWindow::day("UTC").unwrap().at(Timestamp::from_micros(i64::MAX));
         assert!(matches!(outside, Err(BudgetError::OutsideCalendar { .. })));
     }

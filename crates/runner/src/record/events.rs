@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use stepfold_agent_loop::{self as agent_loop, EventKind, Exit, FORMAT_VERSION};
+use stepfold_agent_loop::{self as agent_loop, EventKind, ExhaustedBudget, Exit, FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, RunRecord, Scope,
     SessionError, SessionKey, Timestamp, WorkerId, bounded_id,
@@ -47,6 +47,9 @@ const FAILED: &str = Event::FAILED;
 
 /// The metadata entry of a failed run that waits for a person.
 const LEFT_TO_PERSON: &str = "left_to_person";
+
+/// The metadata entry of a run that waits for a budget.
+const BUDGET: &str = "budget";
 
 /// The maximum number of stored characters of a cause.
 const CAUSE: usize = 2_000;
@@ -242,6 +245,32 @@ pub(crate) fn failed_event(
         true => event.with_metadata(LEFT_TO_PERSON, Value::Bool(true)),
         false => event,
     })
+}
+
+/// The event for a run that waits for a budget, so that other processes see its question.
+///
+/// Its kind is that of failures: versions that do not know it read that the run has stopped, why, and that it can be resumed.
+pub(crate) fn waiting_event(
+    invocation: &InvocationId,
+    version: u64,
+    agent: &str,
+    budget: &ExhaustedBudget,
+    at: Timestamp,
+) -> Result<Event, SessionError> {
+    // Without another window only a higher limit helps.
+    let is_left_to_person = budget.until.is_none() && !budget.waits_for_reservations();
+    let stopped = RunFailure { cause: format!("the run waits: {budget}"), times: 0, is_left_to_person };
+    let event = failed_event(invocation, version, agent, &stopped, at)?;
+    let question = serde_json::to_value(budget)
+        .map_err(|source| SessionError::Stored { what: "question about a budget".to_owned(), source })?;
+    Ok(event.with_metadata(BUDGET, question))
+}
+
+/// The budget that a run waits for, if the event reports that it does. A newer event of the run answers the question; so does
+/// the end of its [window](ExhaustedBudget::until).
+pub fn exhausted_budget(event: &Event) -> Option<ExhaustedBudget> {
+    event.failure()?;
+    event.metadata.read(BUDGET)
 }
 
 /// Whether an event is that of a failed run that recovery leaves to a person, since it would fail again: it continues

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, Exit, Fingerprint, Input, Run};
+use stepfold_agent_loop::{Agent, ExhaustedBudget, Exit, Fingerprint, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::State;
@@ -15,8 +15,8 @@ use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::cached_values::CachedValues;
 use crate::record::conversation_start::ConversationStart;
 use crate::record::events::{
-    agent_of, begins, ends, exit_of, failure, is_left_to_person, is_of_run, loop_event, rewrite, summary,
-    taken_by, takes,
+    agent_of, begins, ends, exhausted_budget, exit_of, failure, is_left_to_person, is_of_run, loop_event,
+    rewrite, summary, taken_by, takes,
 };
 use crate::record::run_failure::RunFailure;
 
@@ -69,6 +69,8 @@ pub(crate) struct InvocationRecord {
     pub(crate) events: Vec<CommittedEvent>,
     /// The failure after the last event, if any.
     pub(crate) failed: Option<RunFailure>,
+    /// The budget for which it waits since the last event, if any.
+    pub(crate) budget: Option<ExhaustedBudget>,
 }
 
 impl SessionHistory {
@@ -196,12 +198,17 @@ impl SessionHistory {
                 summary: self.summary.clone(),
                 events: Vec::new(),
                 failed: None,
+                budget: None,
             });
         }
         match &mut self.last {
             Some(last) if is_of_run(event) && last.invocation == event.invocation => {
                 last.events.push(committed.clone());
-                last.failed = None;
+                (last.failed, last.budget) = (None, None);
+            }
+            // To wait is no failure: it does not count for those after which a run is abandoned.
+            Some(last) if last.invocation == event.invocation && exhausted_budget(event).is_some() => {
+                last.budget = exhausted_budget(event);
             }
             Some(last) if last.invocation == event.invocation && failure(event).is_some() => {
                 let again = |cause: String| {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stepfold_agent_loop::{ApprovalRequest, Exit, Pause, Run};
+use stepfold_agent_loop::{ApprovalRequest, ExhaustedBudget, Exit, Pause, Run};
 use stepfold_session_scopes::InvocationId;
 use stepfold_state_core::chat::Usage;
 
@@ -52,6 +52,9 @@ pub struct RunReport {
     pub version: u64,
     /// The token usage of the run so far.
     pub usage: Usage,
+    /// The budget for which a suspended run waits: call again under a higher limit, or in its next window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Box<ExhaustedBudget>>,
 }
 
 /// The status of a run.
@@ -94,6 +97,10 @@ impl RunReport {
             output: run.output().cloned(),
             version,
             usage: run.usage(),
+            budget: match exit {
+                Exit::Paused(Pause::Budget(budget)) => Some(budget.clone()),
+                _ => None,
+            },
         }
     }
 
@@ -107,6 +114,7 @@ impl RunReport {
             output: None,
             version,
             usage: Usage::default(),
+            budget: None,
         }
     }
 }
@@ -121,16 +129,18 @@ struct StoredReport {
     output: Option<Value>,
     version: u64,
     usage: Usage,
+    #[serde(default)]
+    budget: Option<Box<ExhaustedBudget>>,
 }
 
 impl TryFrom<StoredReport> for RunReport {
     type Error = String;
 
     fn try_from(stored: StoredReport) -> Result<Self, String> {
-        let StoredReport { format, idempotency_key, status, text, output, version, usage } = stored;
+        let StoredReport { format, idempotency_key, status, text, output, version, usage, budget } = stored;
         match format {
             1..=REPORT_FORMAT => {
-                Ok(RunReport { format, idempotency_key, status, text, output, version, usage })
+                Ok(RunReport { format, idempotency_key, status, text, output, version, usage, budget })
             }
             newer => {
                 Err(format!("unsupported format {newer} of a report: written by a newer stepfold; update"))

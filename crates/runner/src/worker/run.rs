@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use stepfold_agent_loop::{EventRefused, Exit, Outcome, RequestMeter, Run, RunError, RunFault};
+use stepfold_agent_loop::{
+    EventRefused, ExhaustedBudget, Exit, Outcome, RequestMeter, Run, RunError, RunFault,
+};
 use stepfold_session_scopes::{
-    AppendEvent, InvocationId, SeenVersions, SessionError, SessionStore, TakeOver,
+    AppendEvent, CommittedEvent, InvocationId, SeenVersions, SessionError, SessionStore, TakeOver, Timestamp,
 };
 use stepfold_state_core::chat::Message;
 
@@ -15,7 +18,7 @@ use crate::budget::RunMeter;
 use crate::core::observers::OnceStored;
 use crate::core::programs::AgentProgram;
 use crate::error::{RunnerError, RunnerErrorKind};
-use crate::record::events::failed_event;
+use crate::record::events::{failed_event, waiting_event};
 use crate::record::run_failure::RunFailure;
 use crate::remedy::waits_for_person;
 use crate::session::cache::StoppedRun;
@@ -27,6 +30,18 @@ use crate::worker::driver::{InvocationDriver, exhausted_budget, is_suspended};
 use crate::worker::journal::RunJournal;
 use crate::worker::next_action::InvocationGoal;
 use crate::worker::publisher::HubPublisher;
+
+/// The time after which a run is continued that found only the reservations of others in its way.
+const RESERVATIONS_END: Duration = Duration::from_secs(5);
+
+/// The time at which a recovery continues a run that waits for a budget: in its next window, or soon.
+fn due_again(budget: &ExhaustedBudget, now: Timestamp) -> Option<Timestamp> {
+    let until = budget.until.map(Timestamp::from);
+    match budget.waits_for_reservations() {
+        true => until.into_iter().chain([now.after(RESERVATIONS_END)]).min(),
+        false => until,
+    }
+}
 
 impl InvocationDriver<'_> {
     /// Completes an interrupted run, or abandons it after too many failures; `None` if the session has to be
@@ -116,7 +131,7 @@ impl InvocationDriver<'_> {
         let history = self.cache.history.as_ref();
         let life = history.and_then(|history| history.life.clone());
         let taken = history.map(|history| history.taken()).unwrap_or_default();
-        let meter = RunMeter::of(&core, &local);
+        let meter = RunMeter::of(&core, &local, &invocation);
         if let Some(meter) = meter.as_ref().filter(|_| place > 0) {
             self.settle_abandoned(meter).await?;
         }
@@ -170,8 +185,14 @@ impl InvocationDriver<'_> {
             meter.finish().await;
         }
         self.has_stored = journal.place > place;
-        let (version, seen, invocation) = (journal.version, journal.seen, journal.invocation);
-        self.cache.follow(&local.key, &journal.written);
+        let RunJournal { mut version, seen, invocation, mut written, place: stored, ahead, .. } = journal;
+        if let Some(budget) = ended.as_ref().ok().and_then(|outcome| exhausted_budget(outcome))
+            && let Some(stored) = self.record_wait(&invocation, version, budget).await
+        {
+            version = stored.version;
+            written.push(stored);
+        }
+        self.cache.follow(&local.key, &written);
         self.ticket.current.invocation.set_version(version);
         self.end_joined(&ended, version);
         match ended {
@@ -179,8 +200,7 @@ impl InvocationDriver<'_> {
                 self.cache.stopped = Some(StoppedRun::new(Arc::clone(&outcome), version, life, seen));
                 self.keep_while_it_waits(&outcome);
                 if let Some(budget) = exhausted_budget(&outcome) {
-                    // A recovery continues the run in the next window.
-                    local.claim.set_due(budget.until.map(Into::into));
+                    local.claim.set_due(due_again(budget, core.clock.now()));
                 }
                 Ok(outcome)
             }
@@ -188,7 +208,7 @@ impl InvocationDriver<'_> {
                 // Stops the current run.
                 cancellation.cancel();
                 // After its end a run cannot fail; only an observer can, and there is nothing to resume.
-                let can_fail = journal.place > 0 && journal.ahead.exit().is_none();
+                let can_fail = stored > 0 && ahead.exit().is_none();
                 self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
             }
@@ -288,6 +308,30 @@ impl InvocationDriver<'_> {
             }
             _ => {}
         }
+    }
+
+    /// Stores the question of a run that waits for a budget, unless it is the one that is stored already.
+    async fn record_wait(
+        &self,
+        invocation: &InvocationId,
+        version: u64,
+        budget: &ExhaustedBudget,
+    ) -> Option<CommittedEvent> {
+        let (core, local) = (&self.access.runner, &self.access.local);
+        let last = self.cache.history.as_ref().and_then(|history| history.last.as_ref());
+        let known = last.filter(|last| last.invocation == *invocation && !self.has_stored);
+        if known.and_then(|last| last.budget.as_ref()) == Some(budget) {
+            return None;
+        }
+        let event =
+            waiting_event(invocation, version, core.program.agent.name(), budget, core.clock.now()).ok()?;
+        let request = AppendEvent::new(local.key.clone(), version, event, &core.program.schema)
+            .with_claim(core.claims.for_append(&local.claim, false));
+        // The run waits in any case; a question that could not be stored is asked again by the next worker.
+        let receipt = core.store.append(request.clone()).await.ok()?;
+        local.claim.set(receipt.claim.as_ref());
+        local.inbox.note_newest(receipt.inbox);
+        Some(CommittedEvent::new(receipt.version, request.event))
     }
 
     /// Stores a failure of a run with its cause, so that each process knows the number of failures.

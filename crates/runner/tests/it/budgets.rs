@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use stepfold_agent_loop::{Agent, BudgetUnit, ExhaustedBudget, Exit, Outcome, Pause, RunFault};
 use stepfold_runner::{
-    Budget, BudgetScope, BudgetWindow, Remedy, Runner, RunnerBuilder, RunnerErrorKind, WallClock,
-    WhenExhausted,
+    Budget, BudgetScope, BudgetWindow, Remedy, RunReport, RunStatus, Runner, RunnerBuilder, RunnerErrorKind,
+    WallClock, WhenExhausted, exhausted_budget,
 };
 use stepfold_session_scopes::{
-    AnyStore, AppId, BudgetAmount, ListSpend, MemoryStore, ReservationId, ReserveSpend, SessionKey,
-    SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore,
+    AnyStore, AppId, BudgetAmount, EventRange, ListSpend, MemoryStore, ReservationId, ReserveSpend,
+    SessionKey, SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ModelParams, Price,
@@ -149,13 +149,26 @@ async fn an_exhausted_run_pauses_before_the_request_and_continues_under_a_higher
         assert_eq!(model.asked(), 1);
         // A message for it waits for the decision; the user's other sessions and other users are told, or served.
         let error = session.run("are you there?").await.unwrap_err();
-        assert!(matches!(error.kind, RunnerErrorKind::Pending { .. }), "{error}");
+        assert!(matches!(error.kind, RunnerErrorKind::Pending { is_accepted: true, .. }), "{error}");
+        // The record has the question, once: other processes see who waits for how much. No claim is held.
+        let stored = session.read_events(EventRange::All).await.unwrap();
+        assert!(stored.claim.is_none(), "{:?}", stored.claim);
+        let asked: Vec<_> =
+            stored.events.iter().filter_map(|committed| exhausted_budget(&committed.event)).collect();
+        assert_eq!(asked, std::slice::from_ref(question));
         few.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
         // It is raised in another process; the run continues with the very request.
         let more = runner(agent(model.clone()), &store).budget(of_user(1_000)).build();
         let outcome = more.session("ada", "s2").await.unwrap().resume().await.unwrap();
         assert_eq!((outcome.exit(), outcome.text().as_ref()), (&Exit::Text, "done"));
         assert_eq!(outcome.transcript().to_string(), "user:      hello\nassistant: done\n");
+        // The message that came meanwhile has waited in the inbox, and is answered next.
+        more.shutdown(Duration::from_secs(10)).await;
+        let later = runner(agent(model), &store).budget(of_user(1_000)).build();
+        recover(&later).await;
+        let last = later.session("ada", "s2").await.unwrap().last_run().await.unwrap().unwrap();
+        let transcript = last.transcript().to_string();
+        assert!(transcript.ends_with("user:      are you there?\nassistant: done\n"), "{transcript}");
     })
     .await;
 }
@@ -182,6 +195,87 @@ async fn a_waiting_run_continues_by_itself_in_the_next_window() {
         // The new day's request is spent by it.
         let outcome = runner.session("ada", "s3").await.unwrap().run("hello").await.unwrap();
         assert_eq!(exhausted(&outcome).spent, 1);
+    })
+    .await;
+}
+
+/// A resumed run continues with what it has left; the next message has a budget of its own.
+#[tokio::test]
+async fn each_run_has_its_own_budget() {
+    use stepfold_agent_loop::test_kit::Script;
+    over_stores(async |store| {
+        let inner = agent(Metered::new(40));
+        let script = "assistant: > c1 helper(task=\"a\")\nassistant: done\nassistant: again";
+        let tool = inner.as_tool("helper", "Helps.").build().unwrap();
+        let outer = Agent::builder(Script::parse(script).unwrap()).tools([tool]).build().unwrap();
+        let budget = |limit| Budget::requests("each", limit).of(BudgetScope::Run);
+        let few = runner(outer.clone(), &store).budget(budget(2)).build();
+        let session = few.session("ada", "s1").await.unwrap();
+        let outcome = session.run("hello").await.unwrap();
+        assert_eq!((exhausted(&outcome).spent, exhausted(&outcome).limit), (2, 2));
+        assert!(exhausted(&outcome).scope.starts_with("run "), "{}", exhausted(&outcome).scope);
+        let more = runner(outer, &store).budget(budget(3)).build();
+        let session = more.session("ada", "s1").await.unwrap();
+        assert_eq!(session.resume().await.unwrap().text(), "done");
+        assert_eq!(session.run("and now?").await.unwrap().text(), "again");
+        assert_eq!(spend(&store).await.len(), 4);
+    })
+    .await;
+}
+
+/// To wait is no failure: a run is not abandoned because it waited often.
+#[tokio::test]
+async fn a_run_that_waits_again_and_again_is_not_abandoned() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let few = runner(agent(model.clone()), &store).abandon_after(2);
+        let few = few.budget(Budget::requests("none", 0)).build();
+        let session = few.session("ada", "s1").await.unwrap();
+        exhausted(&session.run("hello").await.unwrap());
+        for _ in 0..4 {
+            exhausted(&session.resume().await.unwrap());
+        }
+        let more = runner(agent(model), &store).budget(Budget::requests("none", 1)).build();
+        let outcome = more.session("ada", "s1").await.unwrap().resume().await.unwrap();
+        assert_eq!(outcome.text(), "done");
+    })
+    .await;
+}
+
+/// The report for hosts has the question as well.
+#[tokio::test]
+async fn the_report_of_a_run_that_waits_names_its_budget() {
+    let store = AnyStore::new(MemoryStore::new());
+    let runner = runner(agent(Metered::new(40)), &store).budget(Budget::requests("none", 0)).build();
+    let report = runner.session("ada", "s1").await.unwrap().run_as("request-7", "hello").await.unwrap();
+    assert_eq!(report.status, RunStatus::Suspended);
+    let stored = serde_json::to_string(&report).unwrap();
+    let read: RunReport = serde_json::from_str(&stored).unwrap();
+    assert_eq!(read.budget.map(|budget| budget.budget), Some("none".to_owned()));
+}
+
+/// Five hours are spent when five hours have passed, whatever the clock says.
+#[tokio::test]
+async fn a_rolling_window_has_no_beginning() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let budget = Budget::requests("rolling", 2).each(BudgetWindow::hours(5));
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        let run = async |id: &str| runner.session("ada", id).await.unwrap().run("hello").await.unwrap();
+        run("s1").await;
+        clock.advance(Duration::from_secs(4 * 3_600));
+        run("s2").await;
+        let outcome = run("s3").await;
+        assert_eq!((exhausted(&outcome).spent, exhausted(&outcome).limit), (2, 2));
+        // The first has left, the second has not.
+        clock.advance(Duration::from_secs(2 * 3_600));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 3);
+        let outcome = run("s4").await;
+        assert_eq!(exhausted(&outcome).spent, 2);
+        clock.advance(Duration::from_secs(4 * 3_600));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 4);
     })
     .await;
 }

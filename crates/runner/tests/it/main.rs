@@ -15,6 +15,9 @@
 
 mod approval_law;
 mod approved_inputs;
+mod budget_crashes;
+mod budget_law;
+mod budget_requests;
 mod budgets;
 mod busy;
 mod changes;

@@ -14,8 +14,8 @@ use crate::store::{
 pub(super) struct MemoryBudgets {
     /// The settled and the reserved amount of each.
     sums: BTreeMap<BudgetId, (u64, u64)>,
-    /// With the amounts that each reserved.
-    requests: BTreeMap<ReservationId, (SpendRecord, Vec<BudgetAmount>)>,
+    /// With the token of its claim, and the amounts that each reserved.
+    requests: BTreeMap<ReservationId, (SpendRecord, Option<u64>, Vec<BudgetAmount>)>,
 }
 
 impl MemoryBudgets {
@@ -24,15 +24,27 @@ impl MemoryBudgets {
         BudgetBalance::new(budget.clone(), settled, reserved)
     }
 
+    /// The sums of a budget with the other parts of its window.
+    fn window(&self, part: &BudgetAmount) -> BudgetBalance {
+        let beside = part.beside.iter().map(|budget| self.balance(budget));
+        beside.fold(self.balance(&part.budget), |sums, other| {
+            let (settled, reserved) = (sums.settled + other.settled, sums.reserved + other.reserved);
+            BudgetBalance::new(sums.budget, settled, reserved)
+        })
+    }
+
     pub(super) fn balances(&self, request: &ReadBudgets) -> Vec<BudgetBalance> {
         request.budgets.iter().map(|budget| self.balance(budget)).collect()
     }
 
     pub(super) fn reserve(&mut self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
-        let ReserveSpend { id, key, at, model, amounts, estimate, .. } = request;
+        let ReserveSpend { id, key, at, model, amounts, estimate, token, .. } = request;
+        if token.is_some() && request.settles_earlier_claims {
+            self.settle_where(|record, of| record.key == key && of != token);
+        }
         if !self.requests.contains_key(&id) {
-            for BudgetAmount { budget, amount, limit } in &amounts {
-                let found = self.balance(budget);
+            for part @ BudgetAmount { amount, limit, .. } in &amounts {
+                let found = self.window(part);
                 if found.settled.saturating_add(found.reserved).saturating_add(*amount) > *limit {
                     return Err(SessionError::budget_exhausted(found, *amount, *limit));
                 }
@@ -41,14 +53,14 @@ impl MemoryBudgets {
                 self.sums.entry(budget.clone()).or_default().1 += amount;
             }
             let record = SpendRecord::new(id.clone(), key, at, model, SpendState::Reserved, estimate);
-            self.requests.insert(id, (record, amounts.clone()));
+            self.requests.insert(id, (record, token, amounts.clone()));
         }
-        Ok(amounts.iter().map(|part| self.balance(&part.budget)).collect())
+        Ok(amounts.iter().map(|part| self.window(part)).collect())
     }
 
     /// Ends a reservation; returns whether it was open.
     pub(super) fn settle(&mut self, request: &SettleSpend) -> bool {
-        let Some((record, amounts)) = self.requests.get_mut(&request.id) else { return false };
+        let Some((record, _, amounts)) = self.requests.get_mut(&request.id) else { return false };
         if record.state != SpendState::Reserved {
             return false;
         }
@@ -76,10 +88,16 @@ impl MemoryBudgets {
     }
 
     pub(super) fn settle_open(&mut self, request: &SettleOpen) -> u64 {
-        let is_open =
-            |record: &SpendRecord| record.state == SpendState::Reserved && record.key == request.key;
-        let open = self.requests.values().filter(|(record, _)| is_open(record));
-        let open: Vec<ReservationId> = open.map(|(record, _)| record.id.clone()).collect();
+        self.settle_where(|record, _| record.key == request.key)
+    }
+
+    /// Settles the open reservations for which this holds, given the tokens of their claims; returns their number.
+    fn settle_where(&mut self, is_meant: impl Fn(&SpendRecord, Option<u64>) -> bool) -> u64 {
+        let is_open = |record: &SpendRecord, token: Option<u64>| {
+            record.state == SpendState::Reserved && is_meant(record, token)
+        };
+        let open = self.requests.values().filter(|(record, token, _)| is_open(record, *token));
+        let open: Vec<ReservationId> = open.map(|(record, ..)| record.id.clone()).collect();
         let settle = |id| self.settle(&SettleSpend::new(id, ReservationEnd::Estimate));
         open.into_iter().map(settle).filter(|was_open| *was_open).count() as u64
     }
@@ -115,7 +133,7 @@ impl MemoryBudgets {
                 && (*since..*until).contains(&record.at)
                 && after.as_ref().is_none_or(|(at, id)| (record.at, &record.id) > (*at, id))
         };
-        let records = self.requests.values().map(|(record, _)| record);
+        let records = self.requests.values().map(|(record, ..)| record);
         let mut listed: Vec<SpendRecord> = records.filter(is_listed).cloned().collect();
         listed.sort_by(|one, other| (one.at, &one.id).cmp(&(other.at, &other.id)));
         listed.truncate(*limit);

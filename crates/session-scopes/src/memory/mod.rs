@@ -344,6 +344,7 @@ impl MemoryInner {
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;
         let user_keys = if request.user_state { tenant.erase() } else { Vec::new() };
         self.forget_if_empty(&key.app, &key.user);
+        self.budgets.settle_open(&SettleOpen::new(key.clone()));
         Ok(Deleted { events: entry.events(), session_keys: entry.keys(), user_keys })
     }
 
@@ -402,7 +403,9 @@ impl MemoryInner {
         request.expected.check(key, place.entry.version())?;
         let cells = place.entry.cells_at(key, request.to)?;
         let (receipt, work) = place.commit(&key.id, known, event, cells);
-        Ok(work.commit(fence, &request.taken, request.claim.as_ref(), receipt))
+        let receipt = work.commit(fence, &request.taken, request.claim.as_ref(), receipt);
+        self.budgets.settle_open(&SettleOpen::new(key.clone()));
+        Ok(receipt)
     }
 
     fn write_scope(&mut self, request: &WriteScope) -> Result<ScopeValues, SessionError> {

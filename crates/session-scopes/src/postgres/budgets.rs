@@ -8,6 +8,7 @@ use super::connection::Object;
 use super::statements::SqlStatement;
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
+use crate::ids::SessionKey;
 use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
@@ -68,6 +69,11 @@ pub(super) async fn settle_all(connection: &Object, requests: &[SettleSpend]) ->
         is_open |= budgets::settle(&mut BudgetRows(connection), request).await?;
     }
     Ok(is_open)
+}
+
+/// Settles what is open in a session that is rewound or deleted, inside of that transaction.
+pub(super) async fn settle_left(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    budgets::settle_open(&mut BudgetRows(connection), &SettleOpen::new(key.clone())).await.map(drop)
 }
 
 pub(super) async fn settle_open(

@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 
 use super::append::append_inside;
 use super::branches;
+use super::budgets;
 use super::change_statements::{ItemSource, SessionWrite, keys, plan, scope_changes};
 use super::claims;
 use super::connection::Object;
@@ -510,6 +511,7 @@ async fn rewind_inside(
     sent.extend(update.statements(connection));
     in_order(sent).await?;
     update_entry(connection, key).await?;
+    budgets::settle_left(connection, key).await?;
     cache.records.set(key, after, update.work.clone());
     Ok(update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes)))
 }
@@ -591,6 +593,7 @@ pub(super) async fn delete_inside(
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
+    budgets::settle_left(connection, key).await?;
     let user_keys =
         if request.user_state { delete_user(connection, &key.app, &key.user).await? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })

@@ -3,6 +3,7 @@
 //!
 //! In a statement, parameters appear in the order of their numbers: SQLite numbers `$1` by its first appearance.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use super::lineage::{from_db, to_db};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
-    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, ReadBudgets, ReservationEnd,
+    ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -41,6 +42,9 @@ statements! {
         ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2 \
         WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $3 RETURNING settled, reserved";
     BALANCE = "SELECT settled, reserved FROM stepfold_budgets WHERE budget = $1";
+    // NOTE: a list of parameters, since the databases have no form for one of any length in common.
+    WINDOW = "SELECT CAST(COALESCE(SUM(settled), 0) AS BIGINT), CAST(COALESCE(SUM(reserved), 0) AS BIGINT) \
+        FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
     SETTLE = "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
         input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
         output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
@@ -50,6 +54,8 @@ statements! {
     MOVE = "UPDATE stepfold_budgets SET reserved = reserved - $1, settled = settled + $2 WHERE budget = $3 \
         RETURNING settled, reserved";
     OPEN = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 ORDER BY id";
+    OPEN_BEFORE = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 \
+        AND (token IS NULL OR token <> $4) ORDER BY id";
     LIST = "SELECT id, app, owner, session, model, at, state, input_tokens, output_tokens, nanodollars \
         FROM stepfold_spend WHERE app = $1 AND at >= $2 AND at < $3 AND (at > $4 OR at = $4 AND id > $5) \
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
@@ -95,6 +101,9 @@ pub(crate) async fn reserve(
     rows: &mut impl RunBudgetSql,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
+    if let Some(token) = request.token.filter(|_| request.settles_earlier_claims) {
+        settle_of_earlier_claims(rows, &request.key, token).await?;
+    }
     let amounts: Vec<(&str, u64)> =
         request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
     let amounts = serde_json::to_string(&amounts).map_err(stored)?;
@@ -124,11 +133,32 @@ pub(crate) async fn reserve(
     for part in &request.amounts {
         balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
     }
+    // NOTE: after all rows are locked: workers that reserve in other parts of a window have a row in common with these.
+    for (part, found) in request.amounts.iter().zip(&mut balances).filter(|(part, _)| !part.beside.is_empty())
+    {
+        let (settled, reserved) = beside(rows, part).await?;
+        (found.settled, found.reserved) =
+            (found.settled.saturating_add(settled), found.reserved.saturating_add(reserved));
+        if !is_repeat && found.settled.saturating_add(found.reserved) > part.limit {
+            found.reserved = found.reserved.saturating_sub(part.amount);
+            return Err(SessionError::budget_exhausted(found.clone(), part.amount, part.limit));
+        }
+    }
     Ok(balances)
 }
 
+/// What is settled and reserved in the other parts of a rolling window.
+async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u64, u64), SessionError> {
+    let named = part.beside.iter().map(BudgetId::as_str).chain(std::iter::repeat(""));
+    let values: Vec<SqlValue<'_>> = named.take(MAX_WINDOW_PARTS).map(SqlValue::Text).collect();
+    match rows.rows(WINDOW, &values).await?.first() {
+        Some(row) => Ok((from_db(row.int(0)?), from_db(row.int(1)?))),
+        None => Ok((0, 0)),
+    }
+}
+
 async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
-    let BudgetAmount { budget, amount, limit } = part;
+    let BudgetAmount { budget, amount, limit, .. } = part;
     let values =
         [SqlValue::Text(budget.as_str()), SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(*limit))];
     match rows.rows(RESERVE, &values).await?.first() {
@@ -165,6 +195,22 @@ pub(crate) async fn settle(
     rows: &mut impl RunBudgetSql,
     request: &SettleSpend,
 ) -> Result<bool, SessionError> {
+    let mut moved = MovedAmounts::new();
+    let was_open = end(rows, request, &mut moved).await?;
+    move_all(rows, moved).await?;
+    Ok(was_open)
+}
+
+/// The amounts that leave the reserved sum of each budget, and enter its settled one: in the order of budgets, so that
+/// transactions cannot wait for each other in a circle.
+type MovedAmounts = BTreeMap<String, (u64, u64)>;
+
+/// Ends a reservation in the list of spend, and adds its amounts to those that are moved.
+async fn end(
+    rows: &mut impl RunBudgetSql,
+    request: &SettleSpend,
+    moved: &mut MovedAmounts,
+) -> Result<bool, SessionError> {
     let id = request.id.as_str();
     let ended = match &request.end {
         ReservationEnd::Actual { model, actual, .. } => {
@@ -178,15 +224,22 @@ pub(crate) async fn settle(
     };
     let Some(row) = ended.first() else { return Ok(false) };
     let reserved: Vec<(String, u64)> = serde_json::from_str(row.text(0)?).map_err(stored)?;
-    for (budget, amount) in &reserved {
-        let settled = settled_amount(&request.end, budget, *amount);
-        let values =
-            [SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(settled)), SqlValue::Text(budget.as_str())];
+    for (budget, amount) in reserved {
+        let settled = settled_amount(&request.end, &budget, amount);
+        let sums = moved.entry(budget).or_default();
+        *sums = (sums.0.saturating_add(amount), sums.1.saturating_add(settled));
+    }
+    Ok(true)
+}
+
+async fn move_all(rows: &mut impl RunBudgetSql, moved: MovedAmounts) -> Result<(), SessionError> {
+    for (budget, (reserved, settled)) in moved {
+        let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
         if rows.rows(MOVE, &values).await?.is_empty() {
             return Err(SessionError::damaged(format!("budget {budget}"), "its row is missing"));
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
@@ -225,13 +278,33 @@ pub(crate) async fn settle_open(
     rows: &mut impl RunBudgetSql,
     request: &SettleOpen,
 ) -> Result<u64, SessionError> {
-    let SessionKey { app, user, id } = &request.key;
-    let session = [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())];
-    let mut settled = 0;
-    for row in rows.rows(OPEN, &session).await? {
-        let end = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
-        settled += u64::from(settle(rows, &end).await?);
+    let open = rows.rows(OPEN, &session_values(&request.key)).await?;
+    settle_all_at_estimates(rows, &open).await
+}
+
+/// Settles what workers with earlier claims of the session have left.
+async fn settle_of_earlier_claims(
+    rows: &mut impl RunBudgetSql,
+    key: &SessionKey,
+    token: u64,
+) -> Result<u64, SessionError> {
+    let [app, user, id] = session_values(key);
+    let open = rows.rows(OPEN_BEFORE, &[app, user, id, SqlValue::Int(to_db(token))]).await?;
+    settle_all_at_estimates(rows, &open).await
+}
+
+fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
+    let SessionKey { app, user, id } = key;
+    [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())]
+}
+
+async fn settle_all_at_estimates(rows: &mut impl RunBudgetSql, open: &[SqlRow]) -> Result<u64, SessionError> {
+    let (mut settled, mut moved) = (0, MovedAmounts::new());
+    for row in open {
+        let at_estimate = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
+        settled += u64::from(end(rows, &at_estimate, &mut moved).await?);
     }
+    move_all(rows, moved).await?;
     Ok(settled)
 }
 

@@ -38,8 +38,8 @@ use crate::scope::{ByScope, by_scope};
 use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, WriteOrigin,
-    WriteScope,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, SettleOpen,
+    WriteOrigin, WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -437,6 +437,7 @@ pub(super) fn rewind(
     )?;
     let receipt = commit(sqlite, &request.key, &row, (event, body, *salt), &written)?;
     update_entry(&sqlite.connection, &request.key)?;
+    budgets::settle_open(sqlite, &SettleOpen::new(request.key.clone()))?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
@@ -513,6 +514,7 @@ pub(super) fn delete(
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
+    budgets::settle_open(sqlite, &SettleOpen::new(key.clone()))?;
     let user_keys = if request.user_state { delete_user(sqlite, &key.app, &key.user)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }

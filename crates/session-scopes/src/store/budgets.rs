@@ -10,7 +10,8 @@
 //! | [`reserve`](crate::SessionStore::reserve) | reserved, or `BudgetExhausted` | reserved | settled |
 //! | [`settle`](crate::SessionStore::settle), or an append [with it](crate::AppendEvent::settling) | none | settled | settled |
 //! | settle with [`ReservationEnd::Release`] | none | none | settled |
-//! | [`settle_open`](crate::SessionStore::settle_open) | none | settled, at its estimate | settled |
+//! | [`settle_open`](crate::SessionStore::settle_open), a rewind or a deletion of its session | none | settled, at its estimate | settled |
+//! | a reservation [under a later claim](ReserveSpend::settling_earlier_claims) of its session | none | settled, at its estimate | settled |
 
 use std::sync::Arc;
 
@@ -30,12 +31,27 @@ pub struct BudgetAmount {
     pub amount: u64,
     /// The limit of the budget.
     pub limit: u64,
+    /// Other parts of a rolling window: what is settled and reserved in them counts towards the limit as well.
+    pub beside: Vec<BudgetId>,
 }
+
+/// The maximum number of [other parts](BudgetAmount::beside) of a rolling window. Further ones do not count.
+pub const MAX_WINDOW_PARTS: usize = 16;
 
 impl BudgetAmount {
     /// An amount in a budget with this limit, in the budget's unit.
     pub fn new(budget: BudgetId, amount: u64, limit: u64) -> Self {
-        BudgetAmount { budget, amount: amount.min(MAX_BUDGET_AMOUNT), limit: limit.min(MAX_BUDGET_AMOUNT) }
+        let (amount, limit) = (amount.min(MAX_BUDGET_AMOUNT), limit.min(MAX_BUDGET_AMOUNT));
+        BudgetAmount { budget, amount, limit, beside: Vec::new() }
+    }
+
+    /// Sets the other parts of a rolling window, at most [`MAX_WINDOW_PARTS`]. Workers whose clocks differ reserve in
+    /// different parts at the same time: for a limit that holds, each reserves nothing in a budget that all have in common as
+    /// well.
+    #[must_use]
+    pub fn beside(mut self, parts: impl IntoIterator<Item = BudgetId>) -> Self {
+        self.beside = parts.into_iter().take(MAX_WINDOW_PARTS).collect();
+        self
     }
 }
 
@@ -78,6 +94,8 @@ pub struct ReserveSpend {
     pub amounts: Vec<BudgetAmount>,
     /// The estimate of the request.
     pub estimate: SpendAmounts,
+    /// Whether it settles what workers with earlier claims of the session have left open, at their estimates.
+    pub settles_earlier_claims: bool,
 }
 
 impl ReserveSpend {
@@ -91,13 +109,22 @@ impl ReserveSpend {
     ) -> Self {
         // NOTE: PostgreSQL cannot store this character, and no name of a model has it.
         let model = model.replace('\0', "").into();
-        ReserveSpend { id, key, token: None, expires: at, at, model, amounts: Vec::new(), estimate }
+        let (token, amounts, settles_earlier_claims) = (None, Vec::new(), false);
+        ReserveSpend { id, key, token, expires: at, at, model, amounts, estimate, settles_earlier_claims }
     }
 
     /// Sets the claim under which the run works, and the time at which it expires unless it is renewed.
     #[must_use]
     pub const fn under_claim(mut self, token: Option<u64>, expires: Timestamp) -> Self {
         (self.token, self.expires) = (token, expires);
+        self
+    }
+
+    /// Settles what workers with earlier claims of the session have left open, at their estimates: for the first request of
+    /// a run. It has no effect without a claim, or if the reservation is refused.
+    #[must_use]
+    pub const fn settling_earlier_claims(mut self) -> Self {
+        self.settles_earlier_claims = true;
         self
     }
 

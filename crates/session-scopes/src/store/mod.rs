@@ -19,8 +19,8 @@ use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 pub use self::budgets::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd, ReserveSpend,
-    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, ReadBudgets, ReservationEnd,
+    ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::WorkRequest;

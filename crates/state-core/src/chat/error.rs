@@ -394,6 +394,36 @@ impl ModelError {
         self.0.request_id.as_deref()
     }
 
+    /// Whether the provider refused the request before it generated anything, and charges nothing for it. Of a lost
+    /// connection or a timeout this is unknown, so that the request may cost something.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+    ///
+    /// assert!(ModelError::new(ModelErrorKind::RateLimited, "slow down").is_free());
+    /// assert!(!ModelError::new(ModelErrorKind::Transient, "the connection was lost").is_free());
+    /// ```
+    pub fn is_free(&self) -> bool {
+        let has_nothing = |partial: &PartialReply| {
+            partial.message.parts().is_empty() && partial.usage == super::Usage::default()
+        };
+        self.partial().is_none_or(has_nothing)
+            && matches!(
+                self.kind(),
+                ModelErrorKind::RateLimited
+                    | ModelErrorKind::Overloaded
+                    | ModelErrorKind::Authentication
+                    | ModelErrorKind::QuotaExceeded
+                    | ModelErrorKind::NotFound
+                    | ModelErrorKind::InvalidRequest
+                    | ModelErrorKind::TooLong { .. }
+                    | ModelErrorKind::Unsupported
+                    | ModelErrorKind::Untrusted
+                    | ModelErrorKind::TimedOut(TimeoutKind::Connect)
+            )
+    }
+
     /// The partial reply.
     pub const fn partial(&self) -> Option<&PartialReply> {
         self.0.partial.as_ref()

@@ -47,9 +47,11 @@ pub use message::{Message, Role};
 pub use model::{ChatModel, MAX_REPLY_BYTES, ReplyStream};
 pub use notation::NotationError;
 pub use part::{Content, ImageDetail, Media, MediaSource, Part, UnknownPart};
-pub use price::{Price, Prices};
+pub use price::{Price, PriceSource, Prices};
 pub use repair::{INTERRUPTED, Repair, RepairKind, RepairedTranscript};
-pub use reply::{Chunk, Cost, FinishReason, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage};
+pub use reply::{
+    Chunk, Cost, FinishReason, NextAttempt, PartialReply, Reply, ReplyBuilder, ToolCallChunk, Usage,
+};
 pub use request::{ChatRequest, ModelParams, OmittedTool, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
 pub use server_tool::ServerToolUse;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};

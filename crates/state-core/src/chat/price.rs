@@ -1,6 +1,8 @@
 //! Prices, and the cost of a reply. None are built in: they change, and differ by contract.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -139,6 +141,58 @@ impl Prices {
     pub fn cost(&self, id: &str, usage: &Usage) -> Option<Cost> {
         let reported = (!usage.cost.is_zero()).then_some(usage.cost);
         self.price(id).map(|price| price.cost(usage)).or(reported)
+    }
+}
+
+/// A source of prices that may depend on more than the model: on the time, or on the size of a request.
+///
+/// Implemented by [`Prices`] and by tables of others; asked by a runner with budgets for models that its own table does not
+/// have, with the time at which the request was sent: so the cost of a request does not change when prices do.
+///
+/// # Examples
+/// ```
+/// use std::time::SystemTime;
+/// use stepfold_state_core::chat::{Cost, PriceSource, Usage};
+///
+/// /// Requests to our own server cost nothing.
+/// struct OwnServer;
+///
+/// impl PriceSource for OwnServer {
+///     fn cost(&self, model: &str, _: &Usage, _: SystemTime) -> Option<Cost> {
+///         model.starts_with("ollama/").then(Cost::default)
+///     }
+/// }
+///
+/// let cost = OwnServer.cost("ollama/qwen3", &Usage::new(1_000, 500), SystemTime::UNIX_EPOCH);
+/// assert_eq!(cost.unwrap().to_string(), "$0.000000");
+/// ```
+pub trait PriceSource: Send + Sync {
+    /// The cost of this usage of a model at a time; `None` if its price is unknown, which is never free. `model` is an id,
+    /// `PROVIDER/MODEL`, or the name that a provider reports.
+    fn cost(&self, model: &str, usage: &Usage, at: SystemTime) -> Option<Cost>;
+}
+
+impl PriceSource for Prices {
+    fn cost(&self, model: &str, usage: &Usage, _: SystemTime) -> Option<Cost> {
+        self.price(model).map(|price| price.cost(usage))
+    }
+}
+
+impl<P: PriceSource + ?Sized> PriceSource for &P {
+    fn cost(&self, model: &str, usage: &Usage, at: SystemTime) -> Option<Cost> {
+        (**self).cost(model, usage, at)
+    }
+}
+
+impl<P: PriceSource + ?Sized> PriceSource for Box<P> {
+    fn cost(&self, model: &str, usage: &Usage, at: SystemTime) -> Option<Cost> {
+        (**self).cost(model, usage, at)
+    }
+}
+
+impl<P: PriceSource + ?Sized> PriceSource for Arc<P> {
+    fn cost(&self, model: &str, usage: &Usage, at: SystemTime) -> Option<Cost> {
+        (**self).cost(model, usage, at)
     }
 }
 

@@ -40,6 +40,36 @@ pub enum Chunk {
     },
     /// The reply is complete. Usage may still follow.
     Finished(FinishReason),
+    /// An attempt has failed, and the request is sent again once the next chunk is asked for. It adds nothing to the reply,
+    /// and comes before its content.
+    NextAttempt(NextAttempt),
+}
+
+/// Another attempt of a request: of the same model, or of another one.
+///
+/// Made by layers that repeat requests or fall back to other models. A caller that meters requests admits the attempt before
+/// it asks for the next chunk; to drop the stream keeps the request from being sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NextAttempt {
+    /// The id of the model that is asked next; `None` for the same as before.
+    pub model: Option<String>,
+    /// Whether the failed attempt cost nothing.
+    pub failed_free: bool,
+}
+
+impl NextAttempt {
+    /// Another attempt after this error.
+    pub fn after(error: &ModelError) -> Self {
+        NextAttempt { model: None, failed_free: error.is_free() }
+    }
+
+    /// Sets the model that is asked next.
+    #[must_use]
+    pub fn of_model(mut self, id: impl Into<String>) -> Self {
+        self.model = Some(id.into());
+        self
+    }
 }
 
 impl Chunk {
@@ -99,7 +129,7 @@ impl Chunk {
             }
             Chunk::Identity { id, model } => known(id) + known(model),
             // NOTE: Each replaces the one before it, so any number of them takes no more memory.
-            Chunk::Usage(_) | Chunk::Finished(_) => 0,
+            Chunk::Usage(_) | Chunk::Finished(_) | Chunk::NextAttempt(_) => 0,
         }
     }
 }
@@ -530,6 +560,7 @@ impl ReplyBuilder {
                 self.model = model.or(self.model.take());
             }
             Chunk::Finished(reason) => self.finish_reason = Some(reason),
+            Chunk::NextAttempt(_) => {}
         }
     }
 

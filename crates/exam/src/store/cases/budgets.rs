@@ -11,8 +11,8 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend, RewindSession,
-    SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
+    AppendEvent, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend,
+    RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
 
@@ -25,6 +25,11 @@ cases! {
     a_reply_and_its_settlement_are_one_commit,
     an_append_that_fails_settles_nothing,
     open_reservations_of_a_session_count_as_their_estimates,
+    a_deleted_session_leaves_no_open_reservation,
+    a_rewound_session_leaves_no_open_reservation,
+    the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
+    the_parts_of_a_rolling_window_count_together,
+    reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit,
     sixty_four_reservations_at_once_never_exceed_the_limit,
     a_fork_inherits_no_spend_and_a_rewind_refunds_none,
     spend_is_listed_in_pages,
@@ -198,6 +203,111 @@ async fn open_reservations_of_a_session_count_as_their_estimates(context: CaseCo
     let states: Vec<SpendState> = listed.iter().map(|record| record.state).collect();
     ensure_eq!(states, [SpendState::Settled, SpendState::Unsettled, SpendState::Reserved]);
     ensure_eq!(listed[1].amounts, SpendAmounts::new(70, 30, Some(5_000)));
+    Ok(())
+}
+
+async fn a_deleted_session_leaves_no_open_reservation(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    let other = context.create(&schema, "s2", json!({})).await?.key;
+    context.reserve(&key, "r1", &[("day", 10, 100), ("ever", 10, 100)]).await?;
+    context.reserve(&other, "r2", &[("day", 20, 100)]).await?;
+    context.store.delete(DeleteSession::new(key)).await?;
+    // The outcome of its request is unknown, so that its estimate counts.
+    ensure_eq!(context.sums("day").await?, (10, 20));
+    ensure_eq!(context.sums("ever").await?, (10, 0));
+    let listed = context.store.spend(ListSpend::new(other.app)).await?;
+    let states: Vec<SpendState> = listed.iter().map(|record| record.state).collect();
+    ensure_eq!(states, [SpendState::Unsettled, SpendState::Reserved]);
+    Ok(())
+}
+
+async fn a_rewound_session_leaves_no_open_reservation(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    context.store.append(AppendEvent::new(key.clone(), 0, event("e1")?, &schema)).await?;
+    context.reserve(&key, "r1", &[("day", 10, 100)]).await?;
+    let (id, invocation) = (EventId::new("e2")?, InvocationId::new("rewind")?);
+    let rewind = RewindSession::new(key, Expected::Any, 0, id, invocation, Author::new("user")?, at(3));
+    context.store.rewind(rewind).await?;
+    ensure_eq!(context.sums("day").await?, (10, 0));
+    Ok(())
+}
+
+async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let (key, other) = (context.key("s1")?, context.key("s2")?);
+    let under = |request: ReserveSpend, token: Option<u64>| request.under_claim(token, at(60));
+    for (key, id, token) in [(&key, "r1", None), (&key, "r2", Some(3)), (&other, "r3", Some(3))] {
+        context.store.reserve(under(context.reserving(key, id, &[("day", 10, 100)])?, token)).await?;
+    }
+    let first = under(context.reserving(&key, "r4", &[("day", 20, 100)])?, Some(4));
+    let first = first.settling_earlier_claims();
+    context.store.reserve(first.clone()).await?;
+    ensure_eq!(context.sums("day").await?, (20, 30));
+    // Those of its own claim remain; without a claim, all do.
+    let second = under(context.reserving(&key, "r5", &[("day", 5, 100)])?, Some(4));
+    context.store.reserve(second.settling_earlier_claims()).await?;
+    let unclaimed = context.reserving(&key, "r6", &[("day", 5, 100)])?;
+    context.store.reserve(unclaimed.settling_earlier_claims()).await?;
+    context.store.reserve(first).await?;
+    ensure_eq!(context.sums("day").await?, (25, 35));
+    Ok(())
+}
+
+impl CaseContext {
+    /// An amount in a part of a window with a limit of 100, beside others; and nothing in what they have in common.
+    fn in_window(
+        &self,
+        key: &SessionKey,
+        id: &str,
+        part: &str,
+        beside: &[&str],
+    ) -> Result<ReserveSpend, SessionError> {
+        let beside: Result<Vec<_>, SessionError> = beside.iter().map(|name| self.budget(name)).collect();
+        let amount = BudgetAmount::new(self.budget(part)?, 10, 100).beside(beside?);
+        let common = BudgetAmount::new(self.budget("window")?, 0, 0);
+        Ok(self.reserving(key, id, &[])?.with([amount, common]))
+    }
+}
+
+async fn the_parts_of_a_rolling_window_count_together(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    context.reserve(&key, "r1", &[("part1", 60, 100)]).await?;
+    context.store.settle(context.settling("r1", &[("part1", 50)])?).await?;
+    context.reserve(&key, "r2", &[("part2", 30, 100)]).await?;
+    let fits = context.in_window(&key, "r3", "part3", &["part1", "part2", "part4"])?;
+    for _ in 0..2 {
+        let made = context.store.reserve(fits.clone()).await?;
+        ensure!(made.contains(&BudgetBalance::new(context.budget("part3")?, 50, 40)), "{made:?}");
+    }
+    let next = context.in_window(&key, "r4", "part3", &["part1", "part2", "part4"])?;
+    context.store.reserve(next).await?;
+    ensure_error!(
+        context.store.reserve(context.in_window(&key, "r5", "part4", &["part1", "part2", "part3"])?).await,
+        SessionError::BudgetExhausted { settled: 50, reserved: 50, limit: 100, requested: 10, .. }
+    );
+    ensure_eq!(context.sums("part4").await?, (0, 0));
+    // The first part has left the window.
+    context.store.reserve(context.in_window(&key, "r5", "part4", &["part2", "part3"])?).await?;
+    Ok(())
+}
+
+async fn reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let requests: Result<Vec<_>, SessionError> = (0..64)
+        .map(|index| {
+            let parts = if index % 2 == 0 { ("part1", "part2") } else { ("part2", "part1") };
+            context.in_window(&key, &format!("r{index}"), parts.0, &[parts.1])
+        })
+        .collect();
+    let made = join_all(requests?.into_iter().map(|request| context.store.reserve(request))).await;
+    ensure_eq!(made.iter().filter(|result| result.is_ok()).count(), 10);
+    let (one, other) = (context.sums("part1").await?, context.sums("part2").await?);
+    ensure_eq!(one.1 + other.1, 100);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod runs;
 mod scripted_test;
 mod sessions;
 mod shared_values;
+mod spend;
 mod transfer;
 
 use http::Method;
@@ -36,6 +37,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}", Read, "read_app", apps::read, "Reads an app.";
         GET "/apps/{app}/graph", Read, "read_graph", apps::graph, "Reads the nodes and edges of an app that is a graph.";
         GET "/apps/{app}/upgrade", Read, "check_upgrade", apps::upgrade, "Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator.";
+        GET "/apps/{app}/spend", Read, "read_spend", spend::spend, "Adds up what was spent on models under budgets.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
@@ -81,7 +83,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
         operation.is_heavy = matches!(
             operation.id,
-            "import" | "export" | "compare" | "replay" | "read_prompt_cache" | "check_upgrade"
+            "import" | "export" | "compare" | "replay" | "read_prompt_cache" | "check_upgrade" | "read_spend"
         );
         operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{ApprovalRequest, Run};
-use stepfold_runner::{RunInEvents, RunnerError, RunnerErrorKind, SessionHandle, failure};
+use stepfold_runner::{RunInEvents, RunnerError, RunnerErrorKind, SessionHandle, exhausted_budget, failure};
 use stepfold_session_scopes::{EventRange, Session};
 
 /// The status of a session.
@@ -12,7 +12,7 @@ use stepfold_session_scopes::{EventRange, Session};
 pub(in crate::http) enum Status {
     /// A worker has it, in any process.
     Running,
-    /// Its run waits for decisions.
+    /// Its run waits for decisions, or for a budget.
     Waiting,
     /// Its run was interrupted, and continues when it is resumed or recovered.
     Interrupted,
@@ -47,12 +47,14 @@ impl Status {
 
     /// The status of a session that was read with its newest event, and whose unfinished run this is.
     pub(in crate::http) fn decide(session: &SessionHandle, stored: &Session, run: &LastRun) -> Status {
-        let has_failed = stored.events.last().is_some_and(|newest| failure(&newest.event).is_some());
+        let newest = stored.events.last();
+        let has_failed = newest.is_some_and(|newest| failure(&newest.event).is_some());
+        let waits_for_budget = newest.is_some_and(|newest| exhausted_budget(&newest.event).is_some());
         match run {
             // NOTE: Running comes first: a run in progress is unfinished as well.
             _ if is_running(session, stored) => Status::Running,
             LastRun::Ended => Status::Idle,
-            LastRun::Unfinished(pending) if !pending.is_empty() => Status::Waiting,
+            LastRun::Unfinished(pending) if !pending.is_empty() || waits_for_budget => Status::Waiting,
             LastRun::Unfinished(_) if has_failed => Status::Failed,
             LastRun::Unfinished(_) => Status::Interrupted,
             LastRun::Invalid(_) => Status::Invalid,

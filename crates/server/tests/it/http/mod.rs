@@ -32,6 +32,7 @@ mod search;
 mod security;
 mod shared_origins;
 pub(crate) mod site;
+mod spend;
 mod statements;
 mod steps;
 mod transfer;
