@@ -524,6 +524,9 @@ pub(crate) enum EvalCommand {
         /// The seed of the bootstrap.
         #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
         seed: u64,
+        /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
+        #[arg(long, value_name = "CASES")]
+        max_losses: Option<u64>,
         /// The format.
         #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
         format: EvalFormat,
@@ -544,6 +547,10 @@ pub(crate) struct EvalAddArgs {
     /// Add the turns of so many sessions with the newest writes, instead of one session.
     #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
     pub(crate) newest: Option<NonZeroUsize>,
+    /// Replace values before they are written: `email`, `card`, `phone-and-key`, `key:NAME` for a state key or a field, or
+    /// NAME=EXPRESSION. Repeatable.
+    #[arg(long, value_name = "RULE")]
+    pub(crate) redact: Vec<String>,
 }
 
 /// A candidate, a data set, and the thresholds.
@@ -565,7 +572,7 @@ pub(crate) struct EvalRunArgs {
     /// Use the instructions in this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) instructions: Option<PathBuf>,
-    /// Change a setting of the agent: `limits.steps=NUMBER`. Repeatable.
+    /// Change a setting of the agent file, as if it were its last line: `limits.steps=4`, `trim.window=8000`. Repeatable.
     #[arg(long, value_name = "SETTING=VALUE")]
     pub(crate) set: Vec<String>,
     /// A cassette file: records the model's replies, or replays them.
@@ -586,6 +593,9 @@ pub(crate) struct EvalRunArgs {
     /// The seed of the bootstrap.
     #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
     pub(crate) seed: u64,
+    /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
+    #[arg(long, value_name = "CASES", requires = "baseline")]
+    pub(crate) max_losses: Option<u64>,
     /// Add times and costs to the report, which then differs from one time to the next.
     #[arg(long)]
     pub(crate) measured: bool,

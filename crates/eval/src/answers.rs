@@ -173,9 +173,9 @@ fn modified(decision: &Decision) -> Option<&Value> {
     }
 }
 
-/// The id of a request begins with the id of its call.
+/// The id of a request begins with the id of its call, which may have a `#` of its own.
 fn is_about(request: &str, call_id: &str) -> bool {
-    request.split('#').next() == Some(call_id)
+    request.rsplit_once('#').map_or(request, |(id, _)| id) == call_id
 }
 
 /// Whether the tool had been started: the other outcomes follow from the agent.

@@ -151,12 +151,17 @@ impl Case {
 
     /// The turn of a session that has a version, as a case; the last turn by default.
     ///
+    /// Versions between turns, those of edits for example, are no turn's.
+    ///
     /// # Errors
     /// When no turn has the version, when the turn cannot be rolled (see [`Case::of_run`]), or the store fails.
     pub async fn taken_from(session: &SessionHandle, at: Option<u64>) -> Result<Self, EvalError> {
         let runs = session.recorded_runs().await?;
         let key = session.key();
-        let found = runs.iter().rev().find(|run| at.is_none_or(|at| run.first_version <= at));
+        let found = runs
+            .iter()
+            .rev()
+            .find(|run| at.is_none_or(|at| (run.first_version..=run.last_version).contains(&at)));
         let found = found.ok_or_else(|| EvalError::NoTurn { session: key.id.to_string(), version: at })?;
         Case::of_run(key, found)
     }
@@ -220,7 +225,14 @@ impl Case {
         if self.record.is_none() && self.say.is_none() && self.messages.is_empty() {
             return Err(fault("missing message: set `say`, `messages` or `record`".to_owned()));
         }
-        self.expect.iter().try_for_each(Expectation::check).map_err(fault)
+        self.expect.iter().try_for_each(Expectation::check).map_err(fault)?;
+        match self.expect.iter().find(|expectation| expectation.is_about_record()) {
+            Some(expectation) if self.record.is_none() => Err(fault(format!(
+                "`{}` needs a recorded turn: the case has no `record`",
+                expectation.name()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The expectations that hold for the case: its own; otherwise those of its record.

@@ -7,10 +7,13 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use crate::error::EvalError;
-use crate::report::{CaseResult, Report, percent};
+use crate::report::{CaseResult, Report, code, percent};
 
 /// The seed of the bootstrap, if none is given.
 pub const DEFAULT_SEED: u64 = 1;
+
+/// Fewer pairs cannot have a verdict of McNemar's exact test at 95 %: 2 / 2^5 > 0.05.
+const LEAST_PAIRS: u64 = 6;
 
 /// A candidate beside a baseline. Only cases that both could be evaluated by are paired.
 ///
@@ -159,7 +162,7 @@ impl Comparison {
         if !self.lost.is_empty() {
             text.push_str("\n| lost case | why |\n|---|---|\n");
             for (case, why) in self.lost.iter().take(rows) {
-                let _ = writeln!(text, "| `{case}` | {} |", why.replace('|', "\\|"));
+                let _ = writeln!(text, "| {} | {} |", code(case), code(why));
             }
         }
         if self.lost.len() > rows {
@@ -197,6 +200,12 @@ impl fmt::Display for Comparison {
             signed_percent(low),
             signed_percent(high),
         )?;
+        if *losses > 0 && *pairs < LEAST_PAIRS {
+            writeln!(
+                f,
+                "note: fewer than {LEAST_PAIRS} pairs are never more than chance; more cases are needed"
+            )?;
+        }
         writeln!(f, "mean of a pair: {steps:+.2} steps, {tokens:+.1} tokens")?;
         match self.changes.is_empty() {
             true => writeln!(f, "changes of the agent: none"),

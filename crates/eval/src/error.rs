@@ -49,6 +49,14 @@ pub enum EvalError {
         /// The name.
         name: String,
     },
+    /// A rule of redaction is invalid, or cannot be applied.
+    #[error("invalid redaction `{rule}`: {why}")]
+    Redaction {
+        /// The rule, or the case that it cannot be applied to.
+        rule: String,
+        /// The reason.
+        why: String,
+    },
     /// A file could not be read or written.
     #[error("{what} failed: {source}")]
     Io {

@@ -42,10 +42,14 @@ pub enum Expectation {
     RecordedState(#[serde(default)] Vec<String>),
     /// The last reply is that of the record.
     RecordedText,
+    /// The last reply is an answer if that of the record is one: the turn did not stop at a limit, for example.
+    RecordedEnd,
     /// At most so many steps more than the record has.
     RecordedSteps(u64),
     /// An approval was requested for each recorded call for which the record has such a request.
     RecordedApprovals,
+    /// The last reply is an answer: the turn neither waits nor stopped at a limit.
+    Answered,
     /// No call failed. A call that an approver rejected has not failed.
     NoFailedCalls,
     /// At most so many replies of the model.
@@ -93,6 +97,7 @@ pub struct ExpectedCall {
 
 /// The rule of a comparison of calls with expected ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CallRule {
     /// Which others may be among them, and in which order.
@@ -189,13 +194,14 @@ pub(crate) struct EvaluationContext {
 
 impl Expectation {
     /// The expectations of a case with a record and without its own: the same calls in any order, the same state, an
-    /// approval wherever one was requested, and no step more. Texts differ between models, so a text is expected only
+    /// approval wherever one was requested, an answer if there was one, and no step more. Texts differ between models, so a text is expected only
     /// where a case says so.
     pub fn of_record() -> Vec<Self> {
         vec![
             Expectation::RecordedCalls(CallRule::default()),
             Expectation::RecordedState(Vec::new()),
             Expectation::RecordedApprovals,
+            Expectation::RecordedEnd,
             Expectation::RecordedSteps(0),
         ]
     }
@@ -211,6 +217,13 @@ impl Expectation {
                 .map_err(|error| format!("invalid JSON Schema: {error}")),
             Expectation::Program(Program { command }) if command.is_empty() => {
                 Err("missing program: `command` is empty".to_owned())
+            }
+            Expectation::State(values) => values.keys().try_for_each(|pointer| check_pointer(pointer)),
+            Expectation::Calls(ExpectedCalls { rule, .. }) | Expectation::RecordedCalls(rule) => {
+                rule.ignore.iter().try_for_each(|pointer| check_pointer(pointer))
+            }
+            Expectation::RecordedState(ignore) => {
+                ignore.iter().try_for_each(|pointer| check_pointer(pointer))
             }
             _ => Ok(()),
         }
@@ -229,6 +242,8 @@ impl Expectation {
             Expectation::RecordedCalls(_) => "recorded_calls",
             Expectation::RecordedState(_) => "recorded_state",
             Expectation::RecordedText => "recorded_text",
+            Expectation::RecordedEnd => "recorded_end",
+            Expectation::Answered => "answered",
             Expectation::RecordedSteps(_) => "recorded_steps",
             Expectation::RecordedApprovals => "recorded_approvals",
             Expectation::NoFailedCalls => "no_failed_calls",
@@ -237,6 +252,19 @@ impl Expectation {
             Expectation::MaxCost(_) => "max_cost",
             Expectation::Program(_) => "program",
         }
+    }
+
+    /// Whether it compares with the recorded turn.
+    pub(crate) const fn is_about_record(&self) -> bool {
+        matches!(
+            self,
+            Expectation::RecordedCalls(_)
+                | Expectation::RecordedState(_)
+                | Expectation::RecordedText
+                | Expectation::RecordedEnd
+                | Expectation::RecordedSteps(_)
+                | Expectation::RecordedApprovals
+        )
     }
 
     /// Whether it is about the text of a reply alone.
@@ -302,6 +330,14 @@ impl Expectation {
                 of_record(&|recorded| values_fault(recorded, trial, ignore))
             }
             Expectation::RecordedText => of_record(&|recorded| different_text(&recorded.text, &trial.text)),
+            Expectation::RecordedEnd => of_record(&|recorded| match (recorded.answered, trial.answered) {
+                (true, false) => Some(unanswered(trial)),
+                (false, true) => {
+                    Some("the record waits, or has no answer; the candidate answered".to_owned())
+                }
+                _ => None,
+            }),
+            Expectation::Answered => (!trial.answered).then(|| unanswered(trial)),
             Expectation::RecordedSteps(more) => {
                 of_record(&|recorded| over("steps", recorded.steps.saturating_add(*more), trial.steps))
             }
@@ -366,6 +402,14 @@ pub(crate) fn comparable(arguments: &Value, ignore: &[String]) -> String {
         remove(&mut arguments, pointer);
     }
     canonical_json(&arguments)
+}
+
+/// A pointer that could never find a value is a fault of the case, and not of a candidate.
+fn check_pointer(pointer: &str) -> Result<(), String> {
+    match pointer.starts_with('/') {
+        true => Ok(()),
+        false => Err(format!("invalid JSON pointer `{pointer}`: must begin with `/`")),
+    }
 }
 
 fn remove(value: &mut Value, pointer: &str) {
@@ -438,6 +482,11 @@ fn named(call: &ExpectedCall) -> String {
 fn different_text(expected: &str, found: &str) -> Option<String> {
     (expected.trim() != found.trim())
         .then(|| format!("expected `{}`, found `{}`", shortened(expected.trim()), shortened(found.trim())))
+}
+
+fn unanswered(trial: &Trial) -> String {
+    let exit = trial.exit.as_ref().map(|exit| format!(": {exit}")).unwrap_or_default();
+    format!("the turn ended without an answer{exit}")
 }
 
 fn over(what: &str, most: u64, found: u64) -> Option<String> {

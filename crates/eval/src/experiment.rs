@@ -195,12 +195,16 @@ impl Experiment {
         match ending {
             Ending::Made(trial) => {
                 let scores = self.scores(case, &trial, cost).await;
+                // A case that expects nothing has not passed.
+                result.reason = scores.is_empty().then(|| "nothing is expected of it".to_owned());
                 result.set_scores(scores, &trial);
             }
             Ending::Compared(mut scores, trial) => {
                 if self.mode == Mode::Next {
                     scores.extend(self.text_scores(case, &trial).await);
                 }
+                // The rest of the recorded replies could not be asked for.
+                result.reason = coverage.left_at;
                 result.set_scores(scores, &trial);
             }
             Ending::LeftRecord => {

@@ -68,6 +68,7 @@ mod error;
 mod expectation;
 mod experiment;
 mod mode;
+mod redaction;
 mod report;
 mod trial;
 
@@ -82,5 +83,6 @@ pub use crate::expectation::{
 };
 pub use crate::experiment::Experiment;
 pub use crate::mode::Mode;
+pub use crate::redaction::Redaction;
 pub use crate::report::{CaseResult, CaseStatus, Measured, REPORT_FORMAT, Report, ReportHead, Summary};
 pub use crate::trial::{Trial, TrialCall};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{
-    Agent, ApprovalRequest, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError, Pause, Run,
-    RunAnswer, RunError, RunEvent, RunFault,
+    Agent, ApprovalRequest, CallAnswer, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError,
+    Pause, Run, RunAnswer, RunError, RunEvent, RunFault, StartingCall,
 };
 use stepfold_state_core::chat::{Cost, Message, Prices};
 
@@ -142,21 +142,28 @@ pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &P
         attempt: Attempt::default(),
     };
     for event in case.events().iter().skip(1) {
-        if let EventKind::Replied { .. } = event.kind
-            && let Err(error) = asked.ask(&run, event).await
-        {
-            return Attempt { ending: Ending::Error(error), ..asked.attempt };
-        }
-        if let Err(error) = run.follow(event) {
+        let followed = match event.kind {
+            EventKind::Replied { .. } => asked.ask(&run, event).await,
+            _ => Ok(()),
+        };
+        let followed = followed.and_then(|()| {
             // The rest of the record was made by an agent that works otherwise: with other hooks, for example.
-            asked.attempt.coverage.left_at = Some(format!("step {}: {error}", event.step));
-            break;
+            run.follow(event).map_err(|error| NoReply::Left(error.to_string()))
+        });
+        match followed {
+            Ok(()) => {}
+            Err(NoReply::Failed(error)) => return Attempt { ending: Ending::Error(error), ..asked.attempt },
+            Err(NoReply::Left(why)) => {
+                asked.attempt.coverage.left_at = Some(format!("left at step {}: {why}", event.step));
+                break;
+            }
         }
     }
     let NextReplies { scores, trial, attempt, .. } = asked;
-    match scores.is_empty() {
-        true => Attempt { ending: Ending::LeftRecord, ..attempt },
-        false => Attempt { ending: Ending::Compared(scores, Box::new(trial)), ..attempt },
+    match (scores.is_empty(), attempt.coverage.left_at.is_some()) {
+        (true, true) => Attempt { ending: Ending::LeftRecord, ..attempt },
+        (true, false) => Attempt { ending: Ending::Unsuited("its record has no reply"), ..attempt },
+        _ => Attempt { ending: Ending::Compared(scores, Box::new(trial)), ..attempt },
     }
 }
 
@@ -181,13 +188,18 @@ struct NextReplies<'a> {
 
 impl NextReplies<'_> {
     /// Asks the model of a run for its next reply, without committing it, and compares the calls with the recorded ones.
-    async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), String> {
+    async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), NoReply> {
         let mut seen = FirstReply::default();
-        let ended = run.clone().resume().record_with(&mut seen).await;
+        // Where the candidate would call a tool before its next reply, the run stops: no function starts.
+        let unanswered = |_: &StartingCall| None::<CallAnswer>;
+        let ended = run.clone().resume().answer_calls_with(unanswered).record_with(&mut seen).await;
         let Some(replied) = seen.0 else {
             return Err(match ended {
-                Ok(outcome) => format!("the model was not asked: {}", outcome.exit()),
-                Err(error) => error.to_string(),
+                Ok(outcome) => NoReply::Failed(format!("the model was not asked: {}", outcome.exit())),
+                Err(error) if matches!(error.fault(), RunFault::Unanswered { .. }) => {
+                    NoReply::Left(error.fault().to_string())
+                }
+                Err(error) => NoReply::Failed(error.to_string()),
             });
         };
         let (wanted, found) = (reply_of(recorded), reply_of(&replied));
@@ -214,6 +226,14 @@ impl NextReplies<'_> {
         self.attempt.events.push(replied);
         Ok(())
     }
+}
+
+/// Why there is no reply to compare.
+enum NoReply {
+    /// The candidate does not follow the record.
+    Left(String),
+    /// Its model failed, for example.
+    Failed(String),
 }
 
 struct Reply {

@@ -57,7 +57,7 @@ pub enum CaseStatus {
     LeftRecord,
     /// The candidate could not be tried: its model failed, for example.
     Error,
-    /// The case does not suit the mode.
+    /// The case does not suit the mode, or expects nothing.
     #[default]
     Skipped,
 }
@@ -124,8 +124,11 @@ impl CaseResult {
     }
 
     pub(crate) fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
-        let passed = scores.iter().all(|score| score.passed);
-        self.status = if passed { CaseStatus::Passed } else { CaseStatus::Failed };
+        self.status = match scores.iter().all(|score| score.passed) {
+            _ if scores.is_empty() => CaseStatus::Skipped,
+            true => CaseStatus::Passed,
+            false => CaseStatus::Failed,
+        };
         (self.steps, self.tokens) = (trial.steps, trial.usage.total_tokens());
         self.scores = scores;
     }
@@ -306,8 +309,8 @@ impl Report {
         }
         text.push_str("\n| case | status | why |\n|---|---|---|\n");
         for result in open.iter().take(rows) {
-            let why = result.why().replace('|', "\\|");
-            let _ = writeln!(text, "| `{}` | {} | {why} |", result.case, result.status.name());
+            let (case, why) = (code(&result.case), code(&result.why()));
+            let _ = writeln!(text, "| {case} | {} | {why} |", result.status.name());
         }
         if open.len() > rows {
             let _ = writeln!(text, "\nand {} more", open.len() - rows);
@@ -344,6 +347,19 @@ impl Report {
         let text = report.to_string().map_err(std::io::Error::other);
         text.map_err(EvalError::io("writing of the report"))
     }
+}
+
+/// A text in a cell of a table in Markdown, literally: texts of models and names of users must not become links, mentions or
+/// cells.
+pub(crate) fn code(text: &str) -> String {
+    let text = text.replace(['\n', '\r'], " ").replace('|', "\\|");
+    if text.trim().is_empty() {
+        return String::new();
+    }
+    let runs = text.split(|letter| letter != '`').map(str::len);
+    let fence = "`".repeat(runs.max().unwrap_or(0) + 1);
+    let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    format!("{fence}{space}{text}{space}{fence}")
 }
 
 impl fmt::Display for Report {

@@ -117,5 +117,50 @@ expect = [
     let added = room.say("eval add a.toml cases.toml", "");
     assert!(added.contains("cases are added to JSON lines, not to TOML"), "{added}");
     let unknown = room.say("eval run a.toml cases.toml --set temperature=1", "");
-    assert!(unknown.contains("unknown setting `temperature=1`; available: limits.steps=NUMBER"), "{unknown}");
+    assert!(unknown.contains("a.toml:8:1: ") && unknown.contains("unknown field `temperature`"), "{unknown}");
+    assert!(room.say("eval run a.toml cases.toml --set limits.steps", "").contains("expected NAME=VALUE"));
+}
+
+#[test]
+fn a_setting_changes_the_candidate_alone() {
+    let room = room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    let limited = room
+        .say("eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --set name=brief", "");
+    assert!(limited.contains("3 cases: 0 passed, 3 failed"), "{limited}");
+    assert!(limited.contains("recorded_end: the turn ended without an answer: "), "{limited}");
+    let replay = "eval run a.toml cases.jsonl --mode replay --set 'instructions=Pay twice.'";
+    let replayed = room.say(replay, "");
+    assert!(replayed.contains("instructions") && replayed.contains("3 failed"), "{replayed}");
+    let lost =
+        "eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --baseline base.jsonl";
+    room.say("eval run a.toml cases.jsonl --model script:a.script --report base.jsonl", "");
+    let (few, none) = (room.say(lost, ""), room.say(&format!("{lost} --max-losses 2"), ""));
+    assert!(few.contains("fewer than 6 pairs") && !few.ends_with("exit 1\n"), "{few}");
+    assert!(none.contains("more lost cases than --max-losses") && none.ends_with("exit 1\n"), "{none}");
+
+    // A test report stays one document.
+    let junit = room.say(&format!("{lost} --format junit"), "");
+    let printed: Vec<&str> = junit.lines().filter(|line| !line.starts_with("| ")).collect();
+    assert!(printed.first().is_some_and(|line| line.starts_with("<?xml")), "{junit}");
+    assert!(junit.contains("| verdict: ") && !printed.iter().any(|line| line.contains("verdict")), "{junit}");
+}
+
+#[test]
+fn named_values_never_reach_the_data_set() {
+    let room = Room::new(AGENT, "assistant: I write to ada@example.org.\n");
+    room.say("run a.toml -s s1 'my code is 77-12345, my address ada@example.org'", "");
+    // A hand has written here, without a line break at the end.
+    std::fs::write(room.path("cases.jsonl"), r#"{"name":"own","say":"hello"}"#).unwrap();
+    let rules = "--redact email --redact 'code=[0-9]{2}-[0-9]{5}'";
+    let added = room.say(&format!("eval add a.toml cases.jsonl -s s1 {rules}"), "");
+    assert!(added.starts_with("1 case added"), "{added}");
+    let cases = std::fs::read_to_string(room.path("cases.jsonl")).unwrap();
+    assert_eq!(cases.lines().count(), 2);
+    assert!(cases.contains("my code is [code 1], my address [email 1]"), "{cases}");
+    assert!(!cases.contains("ada@") && !cases.contains("77-"), "{cases}");
+    let ran = room.say("eval run a.toml cases.jsonl --model script:a.script", "");
+    assert!(ran.contains("1 passed") && ran.contains("1 skipped"), "{ran}");
+    let unknown = room.say("eval add a.toml cases.jsonl -s s1 --redact iban", "");
+    assert!(unknown.contains("unknown rule of redaction `iban`; available: email, card,"), "{unknown}");
 }

@@ -9,6 +9,7 @@
 )]
 
 mod clerk;
+mod faults;
 mod laws;
 mod planted;
 mod streamed;
