@@ -584,7 +584,11 @@ pub(crate) struct EvalRunArgs {
     /// Let this pure tool run where the record has no answer. Repeatable.
     #[arg(long, value_name = "TOOL")]
     pub(crate) allow: Vec<String>,
-    /// Write the report to this file, as JSON lines.
+    /// Try each case so many times: cases whose results differ are named as flaky.
+    #[arg(long, value_name = "TIMES", default_value = "1")]
+    pub(crate) repeats: std::num::NonZeroU64,
+    /// Write the report to this file, as JSON lines. Results are kept in FILE.partial meanwhile: the same command continues an
+    /// experiment that was killed.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Compare with this report of a baseline. The status is 1 if the candidate is worse, or if the cases cannot say so.

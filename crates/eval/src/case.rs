@@ -12,6 +12,7 @@ use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{MESSAGES, Schema, State};
 use stepfold_trim::Summary;
 
+use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::Expectation;
 
@@ -275,6 +276,12 @@ impl Case {
             .filter_map(|write| Some((write.key().to_owned(), write.value()?.clone())))
             .collect();
         Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
+    }
+
+    /// The digest of the case: a result is taken from an interrupted experiment only if the case is the same.
+    pub(crate) fn digest(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        format!("{:016x}", hash(&stepfold_state_core::canonical_json(&value)))
     }
 
     /// The first recorded event.

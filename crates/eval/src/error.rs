@@ -68,6 +68,12 @@ pub enum EvalError {
     /// A stored session could not be read.
     #[error("session could not be read: {0}")]
     Session(Arc<RunnerError>),
+    /// An interrupted experiment is another one.
+    #[error("experiment cannot be continued: its results are of another one: {}", differences.join(", "))]
+    Continue {
+        /// The differences, in words.
+        differences: Vec<String>,
+    },
     /// Two reports cannot be compared.
     #[error("reports cannot be compared: {why}")]
     Compare {

@@ -1,6 +1,6 @@
 //! Experiments: a candidate, confronted with the cases of a data set.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +31,13 @@ pub struct Experiment {
     allowed: BTreeSet<String>,
     rule: CallRule,
     is_measured: bool,
+    repeats: u64,
+    known: Arc<KnownResults>,
     context: EvaluationContext,
 }
+
+/// Results of an interrupted experiment, by case and repeat.
+type KnownResults = BTreeMap<(String, u64), CaseResult>;
 
 impl std::fmt::Debug for Experiment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -51,6 +56,8 @@ impl Experiment {
             allowed: BTreeSet::new(),
             rule: CallRule::default(),
             is_measured: false,
+            repeats: 1,
+            known: Arc::default(),
             context: EvaluationContext::default(),
         }
     }
@@ -65,6 +72,28 @@ impl Experiment {
     pub fn concurrency(mut self, cases: usize) -> Self {
         self.concurrency = cases.max(1);
         self
+    }
+
+    /// Sets how often each case is tried; once by default. A case whose results differ is [flaky](crate::Comparison::flaky).
+    pub const fn repeats(mut self, times: u64) -> Self {
+        self.repeats = if times == 0 { 1 } else { times };
+        self
+    }
+
+    /// Takes the results of an interrupted experiment: a case is not tried again if it is the same, by its digest, and if its
+    /// result is no [error](CaseStatus::Error). To be called after the other options.
+    ///
+    /// # Errors
+    /// [`EvalError::Continue`] when mode, candidate or options differ. Models are compared by their id, not by their replies,
+    /// and evaluators in code not at all.
+    pub fn continuing(mut self, interrupted: Report) -> Result<Self, EvalError> {
+        let differences = interrupted.head.differences(&self.head());
+        if !differences.is_empty() {
+            return Err(EvalError::Continue { differences });
+        }
+        let known = interrupted.results.into_iter().filter(|result| result.status != CaseStatus::Error);
+        self.known = Arc::new(known.map(|result| ((result.case.clone(), result.repeat), result)).collect());
+        Ok(self)
     }
 
     /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default.
@@ -112,7 +141,17 @@ impl Experiment {
 
     /// The head of the report.
     pub fn head(&self) -> ReportHead {
-        ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone())
+        let mut head =
+            ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone());
+        if !self.allowed.is_empty() {
+            let allowed: Vec<&str> = self.allowed.iter().map(String::as_str).collect();
+            head.options.insert("allow".to_owned(), allowed.join(","));
+        }
+        if self.rule != CallRule::default() {
+            let rule = serde_json::to_string(&self.rule).unwrap_or_default();
+            head.options.insert("call rule".to_owned(), rule);
+        }
+        head
     }
 
     /// Confronts the candidate with all cases, and keeps the results.
@@ -138,20 +177,48 @@ impl Experiment {
         cases: DataSet<'_>,
         mut sink: impl FnMut(CaseResult) -> Result<(), EvalError>,
     ) -> Result<Summary, EvalError> {
+        self.run_each_known(cases, |result, _| sink(result)).await
+    }
+
+    /// The same, and says of each result whether it was [known](Experiment::continuing).
+    ///
+    /// # Errors
+    /// As [`run`](Experiment::run), and when `sink` fails.
+    pub async fn run_each_known(
+        &self,
+        cases: DataSet<'_>,
+        mut sink: impl FnMut(CaseResult, bool) -> Result<(), EvalError>,
+    ) -> Result<Summary, EvalError> {
         let mut summary = Summary::default();
-        let started = cases.map(|case| async move {
+        let repeated = cases.flat_map(|case| {
+            let case = case.map(Arc::new);
+            (0..self.repeats).map(move |repeat| (case.clone(), repeat))
+        });
+        let started = repeated.map(|(case, repeat)| async move {
             let case = case?;
-            Ok::<_, EvalError>(self.run_case(&case).await)
+            Ok::<_, EvalError>(match self.known_result(&case, repeat) {
+                Some(known) => (known.clone(), true),
+                None => (CaseResult { repeat, ..self.run_case(&case).await }, false),
+            })
         });
         let mut results = stream::iter(started).buffered(self.concurrency);
         while let Some(result) = results.next().await {
-            let result = result?;
+            let (result, is_known) = result?;
             summary.add(&result);
-            sink(result)?;
+            sink(result, is_known)?;
             // Scripted models never wait: other tasks of the thread get their turn.
             tokio::task::yield_now().await;
         }
         Ok(summary)
+    }
+
+    /// The result of an interrupted experiment about a case.
+    fn known_result(&self, case: &Case, repeat: u64) -> Option<&CaseResult> {
+        if self.known.is_empty() {
+            return None;
+        }
+        let known = self.known.get(&(case.name.clone(), repeat))?;
+        (known.digest == case.digest()).then_some(known)
     }
 
     /// Confronts the candidate with one case.
@@ -183,7 +250,7 @@ impl Experiment {
 
     async fn result(&self, case: &Case, attempt: Attempt) -> CaseResult {
         let Attempt { ending, coverage, cost, elapsed, .. } = attempt;
-        let mut result = CaseResult::new(case.name.as_str());
+        let mut result = CaseResult::new(case);
         (result.answered, result.ran) = (coverage.answered, coverage.ran);
         if self.is_measured {
             result.measured = Some(Measured {
@@ -200,7 +267,8 @@ impl Experiment {
                 result.set_scores(scores, &trial);
             }
             Ending::Compared(mut scores, trial) => {
-                if self.mode == Mode::Next {
+                // The last reply, which texts are expected of, was asked for.
+                if self.mode == Mode::Next && coverage.left_at.is_none() {
                     scores.extend(self.text_scores(case, &trial).await);
                 }
                 // The rest of the recorded replies could not be asked for.

@@ -323,8 +323,12 @@ fn is_left(exit: &Exit, coverage: &Coverage) -> bool {
     matches!(exit, Exit::Paused(Pause::Approval)) && coverage.left_at.is_some()
 }
 
+/// The id of the recorded run, so that ids of requests agree: recorded decisions name them.
 fn run_id(case: &Case) -> String {
-    format!("eval/{}", case.name)
+    match case.began().map(|began| &began.kind) {
+        Some(EventKind::Began { id, .. }) => id.to_string(),
+        _ => format!("eval/{}", case.name),
+    }
 }
 
 /// The messages that joined the recorded turn, each with the number of replies before it.

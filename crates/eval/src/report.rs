@@ -1,5 +1,6 @@
 //! Reports: the results of an experiment, as data, as JSON lines, and as text for people and for other programs.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io::{BufRead, Write};
 
@@ -7,6 +8,7 @@ use quick_junit::{NonSuccessKind, Report as JunitReport, TestCase, TestCaseStatu
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Fingerprint;
 
+use crate::case::Case;
 use crate::error::EvalError;
 use crate::expectation::Score;
 use crate::mode::Mode;
@@ -27,11 +29,37 @@ pub struct ReportHead {
     pub candidate: String,
     /// The fingerprint of the candidate.
     pub fingerprint: Fingerprint,
+    /// The options that results depend on, apart from defaults: allowed tools, for example.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 impl ReportHead {
     pub(crate) fn new(mode: Mode, candidate: &str, fingerprint: Fingerprint) -> Self {
-        ReportHead { stepfold_eval_report: REPORT_FORMAT, mode, candidate: candidate.to_owned(), fingerprint }
+        ReportHead {
+            stepfold_eval_report: REPORT_FORMAT,
+            mode,
+            candidate: candidate.to_owned(),
+            fingerprint,
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// The differences from another head, in words.
+    pub(crate) fn differences(&self, other: &ReportHead) -> Vec<String> {
+        let mut found = self.fingerprint.changes(&other.fingerprint);
+        if self.mode != other.mode {
+            found.push(format!("mode {} is now {}", self.mode, other.mode));
+        }
+        if self.candidate != other.candidate {
+            found.push(format!("name `{}` is now `{}`", self.candidate, other.candidate));
+        }
+        let keys = self.options.keys().chain(other.options.keys());
+        let changed = keys.filter(|key| self.options.get(*key) != other.options.get(*key));
+        found.extend(changed.map(|key| format!("option `{key}` changed")));
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Writes the head as a line.
@@ -80,6 +108,12 @@ impl CaseStatus {
 pub struct CaseResult {
     /// The case.
     pub case: String,
+    /// The repeat, from 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeat: u64,
+    /// The digest of the case.
+    #[serde(default)]
+    pub digest: String,
     /// The status.
     pub status: CaseStatus,
     /// The call at which the record was left, or the error.
@@ -119,8 +153,16 @@ pub struct Measured {
 }
 
 impl CaseResult {
-    pub(crate) fn new(case: &str) -> Self {
-        CaseResult { case: case.to_owned(), ..CaseResult::default() }
+    pub(crate) fn new(case: &Case) -> Self {
+        CaseResult { case: case.name.clone(), digest: case.digest(), ..CaseResult::default() }
+    }
+
+    /// The case, with the number of the repeat after the first one.
+    pub(crate) fn label(&self) -> String {
+        match self.repeat {
+            0 => self.case.clone(),
+            repeat => format!("{} #{}", self.case, repeat + 1),
+        }
     }
 
     pub(crate) fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
@@ -294,6 +336,17 @@ impl Report {
         Ok(Report { head, results: results.collect::<Result<_, _>>()? })
     }
 
+    /// Reads the results of an interrupted experiment: a report whose last line may be torn. The number is that of the bytes
+    /// that are whole; the head may be missing if there are none.
+    ///
+    /// # Errors
+    /// [`EvalError::Line`] for another line that cannot be read, or a newer format.
+    pub fn from_interrupted(text: &[u8]) -> Result<(Option<Self>, usize), EvalError> {
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let report = (whole > 0).then(|| Report::from_json_lines(&text[..whole])).transpose()?;
+        Ok((report, whole))
+    }
+
     /// Markdown, for a comment to a pull request. Long lists are shortened to `rows`.
     pub fn to_markdown(&self, rows: usize) -> String {
         let mut text = format!(
@@ -309,7 +362,7 @@ impl Report {
         }
         text.push_str("\n| case | status | why |\n|---|---|---|\n");
         for result in open.iter().take(rows) {
-            let (case, why) = (code(&result.case), code(&result.why()));
+            let (case, why) = (code(&result.label()), code(&result.why()));
             let _ = writeln!(text, "| {case} | {} | {why} |", result.status.name());
         }
         if open.len() > rows {
@@ -340,7 +393,7 @@ impl Report {
                     status
                 }
             };
-            suite.add_test_case(TestCase::new(result.case.as_str(), status));
+            suite.add_test_case(TestCase::new(result.label(), status));
         }
         let mut report = JunitReport::new(format!("stepfold eval {}", self.head.mode));
         report.add_test_suite(suite);
@@ -365,10 +418,11 @@ pub(crate) fn code(text: &str) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width =
-            self.results.iter().map(|result| result.case.chars().count()).max().unwrap_or(0).clamp(4, 60);
+            self.results.iter().map(|result| result.label().chars().count()).max().unwrap_or(0).clamp(4, 60);
         writeln!(f, "{:<width$}  {:<15}  {:>5}  {:>8}  why", "case", "status", "steps", "tokens")?;
         for result in &self.results {
-            let CaseResult { case, status, steps, tokens, .. } = result;
+            let CaseResult { status, steps, tokens, .. } = result;
+            let case = result.label();
             let row =
                 format!("{case:<width$}  {:<15}  {steps:>5}  {tokens:>8}  {}", status.name(), result.why());
             writeln!(f, "{}", row.trim_end())?;

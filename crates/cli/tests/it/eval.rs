@@ -164,3 +164,61 @@ fn named_values_never_reach_the_data_set() {
     let unknown = room.say("eval add a.toml cases.jsonl -s s1 --redact iban", "");
     assert!(unknown.contains("unknown rule of redaction `iban`; available: email, card,"), "{unknown}");
 }
+
+/// An experiment is killed at twenty moments; the same command continues it, and the report is the same byte by byte.
+#[test]
+fn a_killed_experiment_has_the_same_report() {
+    let room = Room::new(AGENT, "assistant: area 3\n");
+    let grade = r#"echo x >> ran; sleep 0.01; echo '{\"passed\": true}'"#;
+    let case = |number| {
+        format!(
+            "[[case]]\nname = \"c{number}\"\nsay = \"which area?\"\nexpect = [{{ program = {{ command = [\"sh\", \"-c\", \"{grade}\"] }} }}]\n"
+        )
+    };
+    std::fs::write(room.path("cases.toml"), (0..16).map(case).collect::<String>()).unwrap();
+    let run = |report: &str| {
+        format!("eval run a.toml cases.toml --model script:a.script --parallel 2 --report {report}")
+    };
+    let read = |name: &str| std::fs::read_to_string(room.path(name)).unwrap();
+    let tried = || std::fs::read_to_string(room.path("ran")).map_or(0, |ran| ran.lines().count());
+    let began = std::time::Instant::now();
+    room.say(&run("whole.jsonl"), "");
+    let length = began.elapsed();
+    assert_eq!((tried(), read("whole.jsonl").lines().count()), (16, 17));
+
+    let mut continued = 0;
+    for moment in 0..20 {
+        let name = format!("killed{moment}.jsonl");
+        let before = tried();
+        let mut child = room.command(&run(&name)).spawn().unwrap();
+        std::thread::sleep(length * moment / 20);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = room.say(&run(&name), "");
+        assert!(said.contains("16 passed"), "{said}");
+        assert_eq!(read(&name), read("whole.jsonl"), "killed after {moment} twentieths");
+        assert!(!room.path(&format!("{name}.partial")).exists());
+        if said.contains("| continues after ") {
+            continued += 1;
+            // The kept results are not tried again: only those under way at the kill are.
+            assert!(tried() - before < 2 * 16, "{said}");
+        }
+    }
+    assert!(continued > 2, "{continued} of 20 were killed in the middle");
+
+    // Results of another candidate are not continued.
+    let kept = read("whole.jsonl");
+    std::fs::write(
+        room.path("other.jsonl.partial"),
+        kept.lines().take(4).map(|line| format!("{line}\n")).collect::<String>(),
+    )
+    .unwrap();
+    let other = room.say(&format!("{} --set 'instructions=Be brief.'", run("other.jsonl")), "");
+    assert!(
+        other.contains(
+            "its results are of another one: instructions is new; delete other.jsonl.partial to begin again"
+        ),
+        "{other}"
+    );
+    assert!(other.ends_with("exit 2\n"), "{other}");
+}

@@ -9,6 +9,7 @@
 )]
 
 mod clerk;
+mod continued;
 mod faults;
 mod laws;
 mod planted;

@@ -30,6 +30,7 @@ pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
     let experiment = Experiment::new(&agent)
         .mode(args.mode)
         .concurrency(args.parallel.get())
+        .repeats(args.repeats.get())
         .timeout(std::time::Duration::from_secs(args.timeout))
         .prices(prices)
         .programs(Programs { folder: folder.unwrap_or(Path::new(".")).to_owned() });

@@ -3,16 +3,17 @@
 mod add;
 mod candidate;
 mod programs;
+mod report_file;
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write as _};
+use std::io::BufReader;
 use std::path::Path;
 
-use anyhow::Context as _;
 use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
 
 use self::add::add;
 use self::candidate::experiment;
+use self::report_file::ReportFile;
 use crate::args::{EvalCommand, EvalFormat, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
 use crate::show;
@@ -56,27 +57,26 @@ fn is_toml(path: &Path) -> bool {
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let baseline = args.baseline.as_deref().map(read_report).transpose()?;
-    let experiment = experiment(args)?;
+    let mut experiment = experiment(args)?;
     let cases = open(&args.data_set)?;
+    let mut file = None;
+    if let Some(path) = &args.report {
+        let (opened, continued) = ReportFile::open(path, experiment)?;
+        (file, experiment) = (Some(opened), continued);
+    }
     let mut results: Vec<CaseResult> = Vec::new();
-    // The report is there as far as the experiment got, if it is ended.
-    let mut file = args.report.as_deref().map(create).transpose()?;
-    if let Some(file) = &mut file {
-        experiment.head().write_line(file)?;
-    }
-    let summary = experiment
-        .run_each(cases, |result| {
-            if let Some(file) = &mut file {
-                result.write_line(file)?;
-            }
-            results.push(result);
-            Ok(())
-        })
-        .await?;
-    if let Some(file) = &mut file {
-        file.flush().context("report could not be written")?;
-    }
+    let keep = |result: CaseResult, is_known: bool| {
+        if let Some(file) = file.as_mut().filter(|_| !is_known) {
+            file.keep(&result)?;
+        }
+        results.push(result);
+        Ok(())
+    };
+    let summary = experiment.run_each_known(cases, keep).await?;
     let report = Report::new(experiment.head(), results);
+    if let Some(file) = file {
+        file.finish(&report)?;
+    }
     show::print(text_of(&report, format_of(args.format, json))?);
     let mut ending = ending_of(&summary, args);
     if let Some(baseline) = baseline {
@@ -85,11 +85,6 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         ending = if ending == CommandEnding::Done { compared } else { ending };
     }
     Ok(ending)
-}
-
-fn create(path: &Path) -> anyhow::Result<BufWriter<File>> {
-    let file = File::create(path);
-    Ok(BufWriter::new(file.with_context(|| format!("report {} could not be created", path.display()))?))
 }
 
 /// The ending that the thresholds demand.
