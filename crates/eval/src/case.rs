@@ -227,7 +227,7 @@ impl Case {
             return Err(fault("missing message: set `say`, `messages` or `record`".to_owned()));
         }
         self.expect.iter().try_for_each(Expectation::check).map_err(fault)?;
-        match self.expect.iter().find(|expectation| expectation.is_about_record()) {
+        match self.expect.iter().find(|expectation| expectation.needs_record()) {
             Some(expectation) if self.record.is_none() => Err(fault(format!(
                 "`{}` needs a recorded turn: the case has no `record`",
                 expectation.name()
@@ -276,6 +276,24 @@ impl Case {
             .filter_map(|write| Some((write.key().to_owned(), write.value()?.clone())))
             .collect();
         Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
+    }
+
+    /// Whether the case is in a sample of this part of all cases, from 0 to 1. It depends on the name alone, so that every
+    /// process chooses alike, and a larger sample has the cases of a smaller one.
+    #[must_use]
+    pub fn is_sampled(&self, part: f64) -> bool {
+        // FNV leaves similar names close together; a multiplication spreads them over the upper bits.
+        let mixed = hash(&self.name).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
+        let place = mixed as f64 / (1_u64 << 53) as f64;
+        place < part
+    }
+
+    /// The user's words.
+    pub(crate) fn question(&self) -> String {
+        let recorded = self.began().map(|began| began.messages.as_slice()).unwrap_or_default();
+        let texts = recorded.iter().chain(&self.messages).map(|message| message.text().into_owned());
+        texts.chain(self.say.clone()).collect::<Vec<_>>().join("\n")
     }
 
     /// The digest of the case: a result is taken from an interrupted experiment only if the case is the same.

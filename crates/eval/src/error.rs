@@ -68,6 +68,12 @@ pub enum EvalError {
     /// A stored session could not be read.
     #[error("session could not be read: {0}")]
     Session(Arc<RunnerError>),
+    /// An agent cannot be a judge.
+    #[error("agent cannot be a judge: {why}")]
+    Judge {
+        /// The reason.
+        why: String,
+    },
     /// An interrupted experiment is another one.
     #[error("experiment cannot be continued: its results are of another one: {}", differences.join(", "))]
     Continue {

@@ -12,6 +12,8 @@ use stepfold_state_core::chat::Prices;
 use stepfold_state_core::json_schema::ValueType;
 
 use crate::case::Case;
+use crate::judge::{Judge, Rubric};
+use crate::spending::Spending;
 use crate::trial::{Trial, TrialCall};
 
 /// Something that has to hold of a trial.
@@ -60,6 +62,8 @@ pub enum Expectation {
     MaxCost(f64),
     /// A program accepts the trial: it reads a JSON object from its input and writes one to its output.
     Program(Program),
+    /// The [judge](crate::Judge) of the experiment accepts the trial by this rubric.
+    Judge(Rubric),
 }
 
 /// A program that evaluates: see [`ProgramRunner`].
@@ -147,6 +151,9 @@ pub struct Score {
     pub evaluator: String,
     /// Whether the trial passed.
     pub passed: bool,
+    /// How well, from 0 to 1, where the evaluator says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
     /// Why not; or a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -156,13 +163,13 @@ impl Score {
     /// A trial that passed.
     #[must_use]
     pub fn passed(evaluator: impl Into<String>) -> Self {
-        Score { evaluator: evaluator.into(), passed: true, reason: None }
+        Score { evaluator: evaluator.into(), passed: true, value: None, reason: None }
     }
 
     /// A trial that failed, with the reason.
     #[must_use]
     pub fn failed(evaluator: impl Into<String>, reason: impl Into<String>) -> Self {
-        Score { evaluator: evaluator.into(), passed: false, reason: Some(reason.into()) }
+        Score { evaluator: evaluator.into(), passed: false, value: None, reason: Some(reason.into()) }
     }
 }
 
@@ -190,6 +197,8 @@ pub(crate) struct EvaluationContext {
     pub(crate) prices: Prices,
     pub(crate) programs: Option<Arc<dyn ProgramRunner>>,
     pub(crate) evaluators: Vec<Arc<dyn Evaluator>>,
+    pub(crate) judge: Option<Judge>,
+    pub(crate) spending: Spending,
 }
 
 impl Expectation {
@@ -218,6 +227,7 @@ impl Expectation {
             Expectation::Program(Program { command }) if command.is_empty() => {
                 Err("missing program: `command` is empty".to_owned())
             }
+            Expectation::Judge(rubric) => rubric.check(),
             Expectation::State(values) => values.keys().try_for_each(|pointer| check_pointer(pointer)),
             Expectation::Calls(ExpectedCalls { rule, .. }) | Expectation::RecordedCalls(rule) => {
                 rule.ignore.iter().try_for_each(|pointer| check_pointer(pointer))
@@ -251,11 +261,12 @@ impl Expectation {
             Expectation::MaxTokens(_) => "max_tokens",
             Expectation::MaxCost(_) => "max_cost",
             Expectation::Program(_) => "program",
+            Expectation::Judge(_) => "judge",
         }
     }
 
     /// Whether it compares with the recorded turn.
-    pub(crate) const fn is_about_record(&self) -> bool {
+    pub const fn needs_record(&self) -> bool {
         matches!(
             self,
             Expectation::RecordedCalls(_)
@@ -277,24 +288,35 @@ impl Expectation {
                 | Expectation::TextMatches(_)
                 | Expectation::TextSchema(_)
                 | Expectation::RecordedText
+                | Expectation::Judge(_)
         )
     }
 
     /// Evaluates a trial.
+    ///
+    /// # Errors
+    /// When it could not be evaluated: the trial is no failure then.
     pub(crate) async fn evaluate(
         &self,
         case: &Case,
         trials: &Trials<'_>,
         context: &EvaluationContext,
-    ) -> Score {
+    ) -> Result<Score, String> {
+        if let Expectation::Judge(rubric) = self {
+            let judge = context
+                .judge
+                .as_ref()
+                .ok_or("no judge: the case has a rubric, the experiment has no judge")?;
+            return judge.judge((case, trials), rubric, &context.spending).await;
+        }
         let found = match self {
             Expectation::Program(Program { command }) => run_program(case, trials, command, context).await,
             expectation => expectation.fault(trials),
         };
-        match found {
+        Ok(match found {
             None => Score::passed(self.name()),
             Some(reason) => Score::failed(self.name(), reason),
-        }
+        })
     }
 
     /// Why a trial does not fit; `None` if it does.
@@ -359,7 +381,7 @@ impl Expectation {
                 Some(cost) => Some(format!("expected at most ${most}, found ${cost}")),
                 None => Some("no price of the model is known".to_owned()),
             },
-            Expectation::Program(_) => None,
+            Expectation::Program(_) | Expectation::Judge(_) => None,
         }
     }
 }

@@ -8,17 +8,21 @@ use futures_util::{StreamExt, stream};
 use stepfold_agent_loop::{Agent, Event};
 use stepfold_state_core::chat::Prices;
 
+use crate::answers::RecordAnswers;
 use crate::case::Case;
 use crate::data_set::DataSet;
 use crate::error::EvalError;
 use crate::expectation::{CallRule, EvaluationContext, Evaluator, ProgramRunner, Score, Trials};
-use crate::mode::{Attempt, Ending, Mode, next, replay, roll};
+use crate::judge::Judge;
+use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
 use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
+use crate::spending::Spending;
 use crate::trial::Trial;
 
 /// A candidate with the options of its evaluation. See the [crate](crate) for an example.
 ///
-/// No mode calls a function of a tool, except for [pure tools that are allowed by name](Experiment::allow_pure). Hooks of
+/// No mode but [`Mode::Live`] calls a function of a tool, except for [pure tools that are allowed by
+/// name](Experiment::allow_pure). Hooks of
 /// the candidate run, as in any run. In [`Mode::Roll`] a hook after tools sees outcomes that the recorded agent's hooks
 /// have seen before.
 #[derive(Clone)]
@@ -29,6 +33,7 @@ pub struct Experiment {
     concurrency: usize,
     timeout: Duration,
     allowed: BTreeSet<String>,
+    allowed_live: BTreeSet<String>,
     rule: CallRule,
     is_measured: bool,
     repeats: u64,
@@ -54,6 +59,7 @@ impl Experiment {
             concurrency: 1,
             timeout: Duration::from_secs(300),
             allowed: BTreeSet::new(),
+            allowed_live: BTreeSet::new(),
             rule: CallRule::default(),
             is_measured: false,
             repeats: 1,
@@ -109,6 +115,26 @@ impl Experiment {
         self
     }
 
+    /// Allows a tool that may run at most once, or that needs an approval, to run in [`Mode::Live`], as often as a candidate
+    /// calls it. It is approved then.
+    pub fn allow_live(mut self, tool: impl Into<String>) -> Self {
+        self.allowed_live.insert(tool.into());
+        self
+    }
+
+    /// Sets the judge, for [`Expectation::Judge`](crate::Expectation::Judge). Without one, a case with a rubric is an
+    /// [error](CaseStatus::Error), and so is one whose judge fails.
+    pub fn judge(mut self, judge: Judge) -> Self {
+        self.context.judge = Some(judge);
+        self
+    }
+
+    /// Limits the requests to models, of the candidate and the judge together.
+    pub fn spending(mut self, spending: Spending) -> Self {
+        self.context.spending = spending;
+        self
+    }
+
     /// Sets how [`Mode::Next`] compares calls.
     pub fn call_rule(mut self, rule: CallRule) -> Self {
         self.rule = rule;
@@ -146,6 +172,13 @@ impl Experiment {
         if !self.allowed.is_empty() {
             let allowed: Vec<&str> = self.allowed.iter().map(String::as_str).collect();
             head.options.insert("allow".to_owned(), allowed.join(","));
+        }
+        if !self.allowed_live.is_empty() {
+            let allowed: Vec<&str> = self.allowed_live.iter().map(String::as_str).collect();
+            head.options.insert("allow live".to_owned(), allowed.join(","));
+        }
+        if let Some(judge) = &self.context.judge {
+            head.options.insert("judge".to_owned(), judge.digest().to_owned());
         }
         if self.rule != CallRule::default() {
             let rule = serde_json::to_string(&self.rule).unwrap_or_default();
@@ -243,8 +276,17 @@ impl Experiment {
     async fn attempt(&self, case: &Case) -> Attempt {
         match self.mode {
             Mode::Replay => replay(&self.candidate, case).await,
-            Mode::Next => next(&self.candidate, case, &self.rule, &self.context.prices).await,
-            Mode::Roll => roll(&self.candidate, case, &self.allowed, &self.context.prices).await,
+            Mode::Next => next(&self.candidate, case, &self.rule, &self.context).await,
+            Mode::Roll => {
+                let answers = |state| RecordAnswers::of(state, case.events(), self.allowed.clone());
+                roll(&self.candidate, case, answers, &self.context).await
+            }
+            Mode::Live => {
+                let scope = format!("eval/{}", case.name);
+                let answers = |_| RecordAnswers::live(scope, self.allowed_live.clone());
+                roll(&self.candidate, case, answers, &self.context).await
+            }
+            Mode::Recorded => recorded(case, &self.context.prices),
         }
     }
 
@@ -262,18 +304,22 @@ impl Experiment {
         match ending {
             Ending::Made(trial) => {
                 let scores = self.scores(case, &trial, cost).await;
+                result.set_evaluated(scores, &trial);
                 // A case that expects nothing has not passed.
-                result.reason = scores.is_empty().then(|| "nothing is expected of it".to_owned());
-                result.set_scores(scores, &trial);
+                if result.status == CaseStatus::Skipped {
+                    result.reason = Some("nothing is expected of it".to_owned());
+                }
             }
-            Ending::Compared(mut scores, trial) => {
+            Ending::Compared(scores, trial) => {
+                let mut scores = Ok(scores);
                 // The last reply, which texts are expected of, was asked for.
                 if self.mode == Mode::Next && coverage.left_at.is_none() {
-                    scores.extend(self.text_scores(case, &trial).await);
+                    let texts = self.text_scores(case, &trial).await;
+                    scores = scores.and_then(|scores| Ok([scores, texts?].concat()));
                 }
+                result.set_evaluated(scores, &trial);
                 // The rest of the recorded replies could not be asked for.
-                result.reason = coverage.left_at;
-                result.set_scores(scores, &trial);
+                result.reason = result.reason.or(coverage.left_at);
             }
             Ending::LeftRecord => {
                 result.status = CaseStatus::LeftRecord;
@@ -288,26 +334,26 @@ impl Experiment {
         result
     }
 
-    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Vec<Score> {
+    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Result<Vec<Score>, String> {
         let recorded = Trial::recorded(case);
         let trials = Trials { trial, recorded: recorded.as_ref(), cost };
         let mut scores = Vec::new();
         for expectation in case.expectations() {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
         }
         scores.extend(self.context.evaluators.iter().map(|evaluator| evaluator.evaluate(case, trial)));
-        scores
+        Ok(scores)
     }
 
     /// The expectations about the last text, of a case that has them.
-    async fn text_scores(&self, case: &Case, trial: &Trial) -> Vec<Score> {
+    async fn text_scores(&self, case: &Case, trial: &Trial) -> Result<Vec<Score>, String> {
         let recorded = Trial::recorded(case);
         let trials = Trials { trial, recorded: recorded.as_ref(), cost: None };
         let mut scores = Vec::new();
         for expectation in case.expect.iter().filter(|expectation| expectation.is_about_text()) {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
         }
-        scores
+        Ok(scores)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The modes of an experiment: how a candidate is confronted with a case. None of them touches the world.
+//! The modes of an experiment: how a candidate is confronted with a case. Only one of them touches the world: live.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,10 +12,12 @@ use stepfold_agent_loop::{
     Pause, Run, RunAnswer, RunError, RunEvent, RunFault, StartingCall,
 };
 use stepfold_state_core::chat::{Cost, Message, Prices};
+use stepfold_state_core::state::State;
 
 use crate::answers::{Coverage, RecordAnswers, SharedAnswers};
 use crate::case::{Case, values_of};
-use crate::expectation::{CallRule, ExpectedCall, Score, calls_fault};
+use crate::expectation::{CallRule, EvaluationContext, ExpectedCall, Score, calls_fault};
+use crate::spending::{RunMeter, Spending};
 use crate::trial::{Trial, TrialCall};
 
 /// The way in which a candidate is confronted with the cases.
@@ -32,6 +34,12 @@ pub enum Mode {
     /// [`LeftRecord`](crate::CaseStatus::LeftRecord).
     #[default]
     Roll,
+    /// Runs the whole turn with the tools of the candidate, on a state that is thrown away. A tool that may run at most once,
+    /// and one that needs an approval, runs only if it is [allowed by name](crate::Experiment::allow_live); otherwise the case
+    /// ends as [`LeftRecord`](crate::CaseStatus::LeftRecord). Idempotency keys are never those of a session.
+    Live,
+    /// Evaluates the recorded turn itself, without the candidate.
+    Recorded,
 }
 
 impl fmt::Display for Mode {
@@ -40,6 +48,8 @@ impl fmt::Display for Mode {
             Mode::Replay => "replay",
             Mode::Next => "next",
             Mode::Roll => "roll",
+            Mode::Live => "live",
+            Mode::Recorded => "recorded",
         })
     }
 }
@@ -52,7 +62,9 @@ impl FromStr for Mode {
             "replay" => Ok(Mode::Replay),
             "next" => Ok(Mode::Next),
             "roll" => Ok(Mode::Roll),
-            other => Err(format!("unknown mode `{other}`; available: replay, next, roll")),
+            "live" => Ok(Mode::Live),
+            "recorded" => Ok(Mode::Recorded),
+            other => Err(format!("unknown mode `{other}`; available: replay, next, roll, live, recorded")),
         }
     }
 }
@@ -123,7 +135,12 @@ pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
 }
 
 /// Asks for each recorded reply.
-pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &Prices) -> Attempt {
+pub(crate) async fn next(
+    agent: &Agent,
+    case: &Case,
+    rule: &CallRule,
+    EvaluationContext { prices, spending, .. }: &EvaluationContext,
+) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
     }
@@ -137,9 +154,11 @@ pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &P
     let mut asked = NextReplies {
         rule,
         prices,
+        spending,
+        own_model: agent.model().id(),
         scores: Vec::new(),
         trial: Trial::default(),
-        attempt: Attempt::default(),
+        attempt: Attempt { cost: Some(Cost::default()), ..Attempt::default() },
     };
     for event in case.events().iter().skip(1) {
         let followed = match event.kind {
@@ -180,6 +199,9 @@ fn begun(agent: &Agent, case: &Case) -> Result<Run, String> {
 struct NextReplies<'a> {
     rule: &'a CallRule,
     prices: &'a Prices,
+    spending: &'a Spending,
+    /// The id of the model, where its provider names none.
+    own_model: &'a str,
     scores: Vec<Score>,
     /// Its replies, as one course.
     trial: Trial,
@@ -192,7 +214,9 @@ impl NextReplies<'_> {
         let mut seen = FirstReply::default();
         // Where the candidate would call a tool before its next reply, the run stops: no function starts.
         let unanswered = |_: &StartingCall| None::<CallAnswer>;
-        let ended = run.clone().resume().answer_calls_with(unanswered).record_with(&mut seen).await;
+        let meter = Arc::new(RunMeter::new(self.spending));
+        let asked = run.clone().resume().answer_calls_with(unanswered).meter_with(meter);
+        let ended = asked.record_with(&mut seen).await;
         let Some(replied) = seen.0 else {
             return Err(match ended {
                 Ok(outcome) => NoReply::Failed(format!("the model was not asked: {}", outcome.exit())),
@@ -215,9 +239,8 @@ impl NextReplies<'_> {
         });
         self.attempt.coverage.answered += 1;
         if let EventKind::Replied { usage, model, .. } = &replied.kind {
-            let price = self.prices.cost(model.as_deref().unwrap_or_default(), usage);
-            let before = self.attempt.cost.unwrap_or_default();
-            self.attempt.cost = price.map(|price| before + price);
+            let price = self.prices.cost(model.as_deref().unwrap_or(self.own_model), usage);
+            self.attempt.cost = self.attempt.cost.zip(price).map(|(before, price)| before + price);
             self.trial.usage += *usage;
         }
         self.trial.steps += 1;
@@ -262,12 +285,27 @@ impl Observer for FirstReply {
     }
 }
 
-/// Runs the turn of a case; its record answers the calls.
+/// The recorded turn itself.
+pub(crate) fn recorded(case: &Case, prices: &Prices) -> Attempt {
+    let Some(trial) = Trial::recorded(case) else {
+        return Attempt::ended(Ending::Unsuited("it has no record"));
+    };
+    let mut cost = Some(Cost::default());
+    for event in case.events() {
+        if let EventKind::Replied { usage, model, .. } = &event.kind {
+            let price = prices.cost(model.as_deref().unwrap_or_default(), usage);
+            cost = cost.zip(price).map(|(before, price)| before + price);
+        }
+    }
+    Attempt { ending: Ending::Made(Box::new(trial)), cost, ..Attempt::default() }
+}
+
+/// Runs the turn of a case; its record answers the calls, or the tools do.
 pub(crate) async fn roll(
     agent: &Agent,
     case: &Case,
-    allowed: &std::collections::BTreeSet<String>,
-    prices: &Prices,
+    answers: impl FnOnce(State) -> RecordAnswers,
+    EvaluationContext { prices, spending, .. }: &EvaluationContext,
 ) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
@@ -277,7 +315,7 @@ pub(crate) async fn roll(
         Ok(began) => began,
         Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
     };
-    let answers = SharedAnswers::new(RecordAnswers::of(state, case.events(), allowed.clone()));
+    let answers = SharedAnswers::new(answers(state));
     let approver = answers.clone();
     let mut seen = CommittedEvents::default();
     let steps = Arc::clone(&seen.steps);
@@ -291,6 +329,7 @@ pub(crate) async fn roll(
             let is_due = steered.front().is_some_and(|(step, _)| *step <= steps.load(Ordering::Relaxed));
             is_due.then(|| steered.pop_front()).flatten().map(|(_, message)| message)
         })
+        .meter_with(Arc::new(RunMeter::new(spending)))
         .observe(&mut seen)
         .await;
     let coverage = answers.with(|answers| answers.coverage.clone());
@@ -326,7 +365,7 @@ fn is_left(exit: &Exit, coverage: &Coverage) -> bool {
 /// The id of the recorded run, so that ids of requests agree: recorded decisions name them.
 fn run_id(case: &Case) -> String {
     match case.began().map(|began| &began.kind) {
-        Some(EventKind::Began { id, .. }) => id.to_string(),
+        Some(EventKind::Began { id, .. }) => id.clone(),
         _ => format!("eval/{}", case.name),
     }
 }

@@ -165,7 +165,7 @@ impl CaseResult {
         }
     }
 
-    pub(crate) fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
+    fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
         self.status = match scores.iter().all(|score| score.passed) {
             _ if scores.is_empty() => CaseStatus::Skipped,
             true => CaseStatus::Passed,
@@ -173,6 +173,14 @@ impl CaseResult {
         };
         (self.steps, self.tokens) = (trial.steps, trial.usage.total_tokens());
         self.scores = scores;
+    }
+
+    /// Sets the scores, or the error of an evaluator that could not evaluate.
+    pub(crate) fn set_evaluated(&mut self, scores: Result<Vec<Score>, String>, trial: &Trial) {
+        match scores {
+            Ok(scores) => self.set_scores(scores, trial),
+            Err(error) => (self.status, self.reason) = (CaseStatus::Error, Some(error)),
+        }
     }
 
     /// Whether the case passed; `None` if it says nothing.

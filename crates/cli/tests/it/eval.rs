@@ -191,6 +191,7 @@ fn a_killed_experiment_has_the_same_report() {
         let name = format!("killed{moment}.jsonl");
         let before = tried();
         let mut child = room.command(&run(&name)).spawn().unwrap();
+        // tidy: allow sleep, because the moments of the kills are spread over the time of an experiment.
         std::thread::sleep(length * moment / 20);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -221,4 +222,70 @@ fn a_killed_experiment_has_the_same_report() {
         "{other}"
     );
     assert!(other.ends_with("exit 2\n"), "{other}");
+}
+
+const JUDGE: &str = "instructions = 'Judge.'\n";
+
+/// A judge that accepts everything, and a room with three sessions that have paid.
+fn judged_room() -> Room {
+    let room = Room::new(AGENT, SCRIPT);
+    for session in ["s1", "s2", "s3"] {
+        room.say(&format!("run a.toml -s {session} 'pay the bill of {session}'"), "");
+    }
+    room.write("judge.toml", JUDGE);
+    let verdict = r#"assistant: {"reason": "It says how much.", "score": 0.9, "passed": true}"#;
+    room.write("judge.script", &format!("{verdict}\n"));
+    room.write(
+        "expect.toml",
+        "expect = ['answered', { judge = { rubric = 'The answer names an amount.' } }]\n",
+    );
+    room
+}
+
+#[test]
+fn ended_sessions_are_evaluated_once_and_labelled() {
+    let room = judged_room();
+    let judge = "--judge judge.toml --judge-model script:judge.script";
+    let unbounded = room.say(&format!("eval watch a.toml expect.toml {judge}"), "");
+    assert!(
+        unbounded.contains("set --max-requests or --max-usd") && unbounded.ends_with("exit 2\n"),
+        "{unbounded}"
+    );
+    // Two judgements are paid for; the third session waits for the next look.
+    let watch = format!("eval watch a.toml expect.toml {judge} --max-requests 2");
+    let first = room.say(&watch, "");
+    assert_eq!(first.matches("  eval-passed-").count(), 2, "{first}");
+    assert!(first.contains("could not be evaluated: no judgement in session `judge/"), "{first}");
+    assert!(first.ends_with("exit 1\n"), "{first}");
+    let second = room.say(&watch, "");
+    assert_eq!(second.matches("  eval-passed-").count(), 1, "{second}");
+    assert_eq!(room.say(&watch, ""), "");
+    let labels = room.say("label list a.toml -s s1", "");
+    assert!(labels.starts_with("eval-passed-"), "{labels}");
+    // The runs of the judge are stored like any other.
+    let judged = room.say("sessions judge.toml --store expect.toml.judge.db --user judge", "");
+    assert_eq!(judged.lines().filter(|line| line.contains('-')).count(), 3, "{judged}");
+    let none = room.say("eval watch a.toml expect.toml --sample 0", "");
+    assert_eq!(none, "");
+}
+
+#[test]
+fn judges_and_live_tools_are_bounded() {
+    let room = judged_room();
+    let case = "[[case]]\nname = 'a'\nsay = 'pay the bill'\nexpect = [{ judge = { rubric = 'It says how much.', least = 0.5 } }]\n";
+    room.write("cases.toml", case);
+    let judge = "--judge judge.toml --judge-model script:judge.script --max-requests 9";
+    let live = format!("eval run a.toml cases.toml --model script:a.script --mode live {judge}");
+    let unbounded = room.say("eval run a.toml cases.toml --model script:a.script --mode live", "");
+    assert!(
+        unbounded.contains("set --max-requests or --max-usd") && unbounded.ends_with("exit 2\n"),
+        "{unbounded}"
+    );
+    let paid = || std::fs::read_to_string(room.path("ledger")).unwrap().lines().count();
+    let left = room.say(&live, "");
+    assert!(left.contains("pay({\"amount\":12}) may run at most once: allow the tool by name"), "{left}");
+    assert_eq!(paid(), 3);
+    let ran = room.say(&format!("{live} --allow pay"), "");
+    assert!(ran.contains("1 cases: 1 passed"), "{ran}");
+    assert_eq!(paid(), 4);
 }

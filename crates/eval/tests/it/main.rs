@@ -12,5 +12,6 @@ mod clerk;
 mod continued;
 mod faults;
 mod laws;
+mod live;
 mod planted;
 mod streamed;

@@ -2,8 +2,10 @@
 
 mod add;
 mod candidate;
+mod judge;
 mod programs;
 mod report_file;
+mod watch;
 
 use std::fs::File;
 use std::io::BufReader;
@@ -25,6 +27,7 @@ pub(super) async fn eval(command: &EvalCommand, json: bool) -> anyhow::Result<Co
     match command {
         EvalCommand::Add(args) => add(args, json).await,
         EvalCommand::Run(args) => run(args, json).await,
+        EvalCommand::Watch(args) => watch::watch(args, json).await,
         EvalCommand::Report { report, format } => {
             show::print(text_of(&read_report(report)?, format_of(*format, json))?);
             Ok(CommandEnding::Done)
