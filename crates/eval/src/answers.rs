@@ -105,7 +105,7 @@ impl RecordAnswers {
         match self.live {
             Some(_) if self.allowed.contains(&request.call.name) => return Some(Decision::Approve),
             Some(_) => {
-                self.leave(format!("{} needs an approval: allow the tool by name", named(&request.call)))
+                self.leave(format!("{} needs an approval: allow the tool by name", named(&request.call)));
             }
             None => self.leave(format!("no recorded decision about {}", named(&request.call))),
         }

@@ -263,7 +263,9 @@ fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option
     if !errors.is_empty() {
         return None;
     }
-    settings.iter().for_each(|padded| settings::set(&mut table, padded));
+    for padded in settings {
+        settings::set(&mut table, padded);
+    }
     if table.is_empty() {
         let words = "empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";
         faults.add_at(0, words);

@@ -97,7 +97,6 @@ fn reply(variation: Variation, area: u64, steps: usize, place: usize) -> Message
         (Variation::LostState, 0) => vec![count],
         (Variation::SometimesLost, 0) if area % 5 < 2 => vec![count],
         (Variation::OneBadCase, 0) if area == 7 => vec![count],
-        (Variation::NoCall, 0) => vec![answer],
         (Variation::CalledTwice, 0) => {
             let again = format!("> {} note(text=\"area {area}\")", id("again"));
             vec![count, note, again]
@@ -105,7 +104,7 @@ fn reply(variation: Variation, area: u64, steps: usize, place: usize) -> Message
         (Variation::OtherOrder, 0) => vec![note, count],
         (Variation::MoreSteps, 0) => vec![count.clone()],
         (Variation::MoreSteps, 1) => vec![format!("> {} count(area={area})", id("again")), note],
-        (Variation::MoreSteps, _) => vec![answer],
+        (Variation::NoCall, 0) | (Variation::MoreSteps, _) => vec![answer],
         (Variation::WithText, 0) => vec!["I look.".to_owned(), count, note],
         (_, 0) => vec![count, note],
         _ => vec![answer],

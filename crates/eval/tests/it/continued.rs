@@ -21,10 +21,10 @@ async fn an_experiment_that_was_cut_at_any_byte_has_the_same_report() {
     let executions = Executions::default();
     let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
     let cases = cases(&agent, 4).await;
-    let (tried, counted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let counter = Arc::clone(&tried);
+    let (tried, taken_in_all) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let of_evaluator = Arc::clone(&tried);
     let evaluator = move |_: &Case, _: &Trial| {
-        counter.fetch_add(1, Ordering::Relaxed);
+        of_evaluator.fetch_add(1, Ordering::Relaxed);
         Score::passed("own")
     };
     let experiment = Experiment::new(&agent).repeats(2).evaluator(evaluator);
@@ -48,9 +48,9 @@ async fn an_experiment_that_was_cut_at_any_byte_has_the_same_report() {
         continued.run_each_known(DataSet::of(cases.clone()), keep).await.expect("valid cases");
         assert_eq!((taken, tried.load(Ordering::Relaxed) - before), (known, 8 - known));
         assert_eq!(stored(&Report::new(continued.head(), results)), whole);
-        counted.fetch_add(known, Ordering::Relaxed);
+        taken_in_all.fetch_add(known, Ordering::Relaxed);
     }
-    assert!(counted.load(Ordering::Relaxed) > 8, "results were taken");
+    assert!(taken_in_all.load(Ordering::Relaxed) > 8, "results were taken");
 }
 
 #[tokio::test]

@@ -84,12 +84,11 @@ impl AddedCases {
             }
             Err(error) => return Err(error.into()),
         };
-        match self.known.insert(case.name.clone()) {
-            false => self.repeated += 1,
-            true => {
-                case.write_line(&mut self.writer)?;
-                self.added += 1;
-            }
+        if self.known.insert(case.name.clone()) {
+            case.write_line(&mut self.writer)?;
+            self.added += 1;
+        } else {
+            self.repeated += 1;
         }
         Ok(())
     }

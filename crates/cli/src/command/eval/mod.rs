@@ -27,7 +27,7 @@ pub(super) async fn eval(command: &EvalCommand, json: bool) -> anyhow::Result<Co
     match command {
         EvalCommand::Add(args) => add(args, json).await,
         EvalCommand::Run(args) => run(args, json).await,
-        EvalCommand::Watch(args) => watch::watch(args, json).await,
+        EvalCommand::Watch(args) => Box::pin(watch::watch(args, json)).await,
         EvalCommand::Report { report, format } => {
             show::print(text_of(&read_report(report)?, format_of(*format, json))?);
             Ok(CommandEnding::Done)

@@ -38,17 +38,16 @@ pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<Co
         .programs(Programs { folder: folder.unwrap_or(Path::new(".")).to_owned() });
     let experiment = judged(experiment, &args.judge, &args.expect, context.prices.clone())?;
     let watching = Watching { context: &context, experiment, expect, json };
-    context
-        .work(async {
-            loop {
-                let ending = watching.look(args).await?;
-                match args.every {
-                    Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds.get())).await,
-                    None => return Ok(ending),
-                }
+    let looking = Box::pin(async {
+        loop {
+            let ending = Box::pin(watching.look(args)).await?;
+            match args.every {
+                Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds.get())).await,
+                None => return Ok(ending),
             }
-        })
-        .await
+        }
+    });
+    context.work(looking).await
 }
 
 fn expectations(path: &Path) -> anyhow::Result<Vec<Expectation>> {
