@@ -446,7 +446,11 @@ impl CliCommand {
             | CliCommand::Work { target, .. }
             | CliCommand::Inbox { target, .. }
             | CliCommand::Replay { target }
-            | CliCommand::Eval { command: EvalCommand::Add(EvalAddArgs { target, .. }) }
+            | CliCommand::Eval {
+                command:
+                    EvalCommand::Add(EvalAddArgs { target, .. })
+                    | EvalCommand::Watch(EvalWatchArgs { target, .. }),
+            }
             | CliCommand::Fork { target, .. }
             | CliCommand::Forks { target }
             | CliCommand::Compare { target, .. }
@@ -512,8 +516,11 @@ impl From<SpendGroupArg> for SpendGroup {
 pub(crate) enum EvalCommand {
     /// Add turns of stored sessions to a data set, as cases that need no store.
     Add(EvalAddArgs),
-    /// Confront an agent with a data set. No tool is called, except for pure ones that are allowed.
+    /// Confront an agent with a data set. No tool is called, except for pure ones that are allowed, and except in mode `live`.
     Run(EvalRunArgs),
+    /// Evaluate the last turns of stored sessions, and label each session with the result: `eval-passed-V` or
+    /// `eval-failed-V`, at the version V of the turn. A turn that has such a label is left out.
+    Watch(EvalWatchArgs),
     /// Print a report in another format.
     Report {
         /// The report that `eval run --report` has written.
@@ -534,6 +541,9 @@ pub(crate) enum EvalCommand {
         /// The seed of the bootstrap.
         #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
         seed: u64,
+        /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
+        #[arg(long, value_name = "CASES")]
+        max_losses: Option<u64>,
         /// The format.
         #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
         format: EvalFormat,
@@ -554,6 +564,51 @@ pub(crate) struct EvalAddArgs {
     /// Add the turns of so many sessions with the newest writes, instead of one session.
     #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
     pub(crate) newest: Option<NonZeroUsize>,
+    /// Replace values before they are written: `email`, `card`, `phone-and-key`, `key:NAME` for a state key or a field, or
+    /// NAME=EXPRESSION. Repeatable.
+    #[arg(long, value_name = "RULE")]
+    pub(crate) redact: Vec<String>,
+}
+
+/// The judge of an evaluation, and what the evaluation may spend.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalJudgeArgs {
+    /// The agent file of the judge, for expectations with a rubric: `{ judge = { rubric = "..." } }`.
+    #[arg(long, value_name = "JUDGE.toml")]
+    pub(crate) judge: Option<PathBuf>,
+    /// The model of the judge, if not that of its file.
+    #[arg(long, value_name = "NAME", requires = "judge")]
+    pub(crate) judge_model: Option<String>,
+    /// The file with the judge's sessions, of the user `judge`; by default beside the data set: DATASET.judge.db.
+    #[arg(long, value_name = "FILE", requires = "judge")]
+    pub(crate) judge_store: Option<PathBuf>,
+    /// The most requests to models, of candidate and judge together.
+    #[arg(long, value_name = "REQUESTS")]
+    pub(crate) max_requests: Option<u64>,
+    /// The most dollars for requests to models, of candidate and judge together, by the prices of the agent file.
+    #[arg(long, value_name = "DOLLARS")]
+    pub(crate) max_usd: Option<f64>,
+}
+
+/// Which sessions are evaluated, by what.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalWatchArgs {
+    #[command(flatten)]
+    pub(crate) target: SessionArgs,
+    /// The expectations, a TOML file: `expect = ["answered", { judge = { rubric = "..." } }]`.
+    #[arg(value_name = "EXPECT.toml")]
+    pub(crate) expect: PathBuf,
+    /// The part of the turns to evaluate, from 0 to 1. The choice depends on the turn alone.
+    #[arg(long, value_name = "PART", default_value = "1")]
+    pub(crate) sample: f64,
+    /// Look at so many sessions with the newest writes.
+    #[arg(long, value_name = "SESSIONS", default_value = "100")]
+    pub(crate) newest: NonZeroUsize,
+    /// Look again after so many seconds, until a signal; by default once.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) every: Option<std::num::NonZeroU64>,
+    #[command(flatten)]
+    pub(crate) judge: EvalJudgeArgs,
 }
 
 /// A candidate, a data set, and the thresholds.
@@ -565,8 +620,9 @@ pub(crate) struct EvalRunArgs {
     /// The data set: JSON lines, or TOML if its name ends in `.toml`.
     #[arg(value_name = "DATASET")]
     pub(crate) data_set: PathBuf,
-    /// How the candidate is confronted with the cases: `replay` (without a model), `next` (each next reply), or `roll` (whole
-    /// turns, whose calls the record answers).
+    /// How the candidate is confronted with the cases: `replay` (without a model), `next` (each next reply), `roll` (whole
+    /// turns, whose calls the record answers), `live` (whole turns with real tools; needs a limit of requests or costs), or
+    /// `recorded` (the recorded turn itself).
     #[arg(long, value_name = "MODE", default_value_t)]
     pub(crate) mode: stepfold::eval::Mode,
     /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
@@ -575,7 +631,7 @@ pub(crate) struct EvalRunArgs {
     /// Use the instructions in this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) instructions: Option<PathBuf>,
-    /// Change a setting of the agent: `limits.steps=NUMBER`. Repeatable.
+    /// Change a setting of the agent file, as if it were its last line: `limits.steps=4`, `trim.window=8000`. Repeatable.
     #[arg(long, value_name = "SETTING=VALUE")]
     pub(crate) set: Vec<String>,
     /// A cassette file: records the model's replies, or replays them.
@@ -584,10 +640,15 @@ pub(crate) struct EvalRunArgs {
     /// Whether to record or to replay.
     #[arg(long, value_enum, value_name = "MODE", default_value_t, requires = "cassette")]
     pub(crate) cassette_mode: CassetteMode,
-    /// Let this pure tool run where the record has no answer. Repeatable.
+    /// Let this pure tool run where the record has no answer; in mode `live`, this tool that may run at most once or needs an
+    /// approval. Repeatable.
     #[arg(long, value_name = "TOOL")]
     pub(crate) allow: Vec<String>,
-    /// Write the report to this file, as JSON lines.
+    /// Try each case so many times: cases whose results differ are named as flaky.
+    #[arg(long, value_name = "TIMES", default_value = "1")]
+    pub(crate) repeats: std::num::NonZeroU64,
+    /// Write the report to this file, as JSON lines. Results are kept in FILE.partial meanwhile: the same command continues an
+    /// experiment that was killed.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Compare with this report of a baseline. The status is 1 if the candidate is worse, or if the cases cannot say so.
@@ -596,6 +657,9 @@ pub(crate) struct EvalRunArgs {
     /// The seed of the bootstrap.
     #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
     pub(crate) seed: u64,
+    /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
+    #[arg(long, value_name = "CASES", requires = "baseline")]
+    pub(crate) max_losses: Option<u64>,
     /// Add times and costs to the report, which then differs from one time to the next.
     #[arg(long)]
     pub(crate) measured: bool,
@@ -614,6 +678,8 @@ pub(crate) struct EvalRunArgs {
     /// The most cases that may end with an error; otherwise the status is 1.
     #[arg(long, value_name = "CASES", default_value = "0")]
     pub(crate) max_errors: u64,
+    #[command(flatten)]
+    pub(crate) judge: EvalJudgeArgs,
     /// The format of the output.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) format: EvalFormat,

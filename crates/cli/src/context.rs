@@ -78,15 +78,24 @@ pub(crate) struct LoadedAgent {
 
 impl LoadedAgent {
     pub(crate) fn read(path: &Path, models: &ModelSource<'_>) -> anyhow::Result<Self> {
+        LoadedAgent::read_with(path, &[], models)
+    }
+
+    /// Reads an agent file with settings of a command line, such as `limits.steps=4`.
+    pub(crate) fn read_with(
+        path: &Path,
+        settings: &[String],
+        models: &ModelSource<'_>,
+    ) -> anyhow::Result<Self> {
         models.files.forget();
-        let file = AgentFile::read_from(&models.files, path)??;
+        let file = AgentFile::read_with(&models.files, path, settings)??;
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let (budgets, former_programs) = (file.budgets(), file.former_programs().to_vec());
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
             Err(error) => {
-                AgentFile::read_from(&models.files, path)??.check()?;
+                AgentFile::read_with(&models.files, path, settings)??.check()?;
                 return Err(error);
             }
         };

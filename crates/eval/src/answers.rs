@@ -26,8 +26,10 @@ pub(crate) struct RecordAnswers {
     decisions: BTreeMap<CallKey, VecDeque<Decision>>,
     /// The calls about which the record waits for a decision to this day.
     waiting: BTreeSet<CallKey>,
-    /// The pure tools that may run where the record has no answer.
+    /// The pure tools that may run where the record has no answer; of a live run, the tools that may run at most once.
     allowed: BTreeSet<String>,
+    /// The scope of the idempotency keys of a live run, in which tools run.
+    live: Option<String>,
     /// The use of the answers.
     pub(crate) coverage: Coverage,
 }
@@ -70,6 +72,11 @@ impl RecordAnswers {
         answers
     }
 
+    /// No answers: tools run, in a scope of their own for idempotency keys.
+    pub(crate) fn live(scope: String, allowed: BTreeSet<String>) -> Self {
+        RecordAnswers { allowed, live: Some(scope), ..RecordAnswers::default() }
+    }
+
     /// The answer to a call; one that a pure tool has given before may be given again.
     fn answer_to(&mut self, starting: &StartingCall) -> Option<CallAnswer> {
         let recorded = self.calls.get_mut(&key_of(&starting.call))?;
@@ -95,7 +102,13 @@ impl RecordAnswers {
         if self.waiting.contains(&key) {
             return None;
         }
-        self.leave(format!("no recorded decision about {}", named(&request.call)));
+        match self.live {
+            Some(_) if self.allowed.contains(&request.call.name) => return Some(Decision::Approve),
+            Some(_) => {
+                self.leave(format!("{} needs an approval: allow the tool by name", named(&request.call)));
+            }
+            None => self.leave(format!("no recorded decision about {}", named(&request.call))),
+        }
         None
     }
 
@@ -104,7 +117,22 @@ impl RecordAnswers {
     }
 
     fn may_run(&self, tool: &Tool) -> bool {
-        tool.effect() == Effect::Pure && !tool.is_hosted() && self.allowed.contains(tool.name())
+        let is_allowed = self.allowed.contains(tool.name());
+        let may_run = match (&self.live, tool.effect()) {
+            (Some(_), effect) => effect != Effect::AtMostOnce || is_allowed,
+            (None, effect) => effect == Effect::Pure && is_allowed,
+        };
+        may_run && !tool.is_hosted()
+    }
+
+    /// Why a call has no answer.
+    fn missing(&self, starting: &StartingCall) -> String {
+        let call = named(&starting.call);
+        match (&self.live, starting.tool.is_hosted()) {
+            (None, _) => call,
+            (Some(_), true) => format!("{call} would run an agent, which live cases do not"),
+            (Some(_), false) => format!("{call} may run at most once: allow the tool by name"),
+        }
     }
 }
 
@@ -173,9 +201,9 @@ fn modified(decision: &Decision) -> Option<&Value> {
     }
 }
 
-/// The id of a request begins with the id of its call.
+/// The id of a request begins with the id of its call, which may have a `#` of its own.
 fn is_about(request: &str, call_id: &str) -> bool {
-    request.split('#').next() == Some(call_id)
+    request.rsplit_once('#').map_or(request, |(id, _)| id) == call_id
 }
 
 /// Whether the tool had been started: the other outcomes follow from the agent.
@@ -245,11 +273,14 @@ impl CallAnswers for SharedAnswers {
             match answer {
                 Some(answer) => Some(answer),
                 None if may_run => {
-                    self.with(|answers| answers.coverage.ran += 1);
-                    run_pure(starting).await.map(CallAnswer::new)
+                    let scope = self.with(|answers| {
+                        answers.coverage.ran += 1;
+                        answers.live.clone()
+                    });
+                    run_function(starting, scope).await.map(CallAnswer::new)
                 }
                 None => {
-                    self.with(|answers| answers.leave(named(&starting.call)));
+                    self.with(|answers| answers.leave(answers.missing(starting)));
                     None
                 }
             }
@@ -258,11 +289,14 @@ impl CallAnswers for SharedAnswers {
     }
 }
 
-/// Runs a call of a pure tool, which has no effect.
-async fn run_pure(starting: &StartingCall) -> Option<CallOutcome> {
+/// Runs a call: of a pure tool, or of any that may run in this scope.
+async fn run_function(starting: &StartingCall, scope: Option<String>) -> Option<CallOutcome> {
     let tools = Tools::of([starting.tool.clone()]).ok()?;
     let resources: Resources = starting.resources.clone();
-    let options = InvokeOptions::default().with_resources(resources);
+    let mut options = InvokeOptions::default().with_resources(resources);
+    if let Some(scope) = scope {
+        options.key_scope = format!("{scope}/{}/{}", starting.step, starting.place);
+    }
     let calls = vec![starting.call.clone()];
     Invocation::new(&tools, starting.state.clone(), calls, options).finish().await.outcomes.pop()
 }

@@ -12,6 +12,7 @@ use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::{MESSAGES, Schema, State};
 use stepfold_trim::Summary;
 
+use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::Expectation;
 
@@ -151,12 +152,17 @@ impl Case {
 
     /// The turn of a session that has a version, as a case; the last turn by default.
     ///
+    /// Versions between turns, those of edits for example, are no turn's.
+    ///
     /// # Errors
     /// When no turn has the version, when the turn cannot be rolled (see [`Case::of_run`]), or the store fails.
     pub async fn taken_from(session: &SessionHandle, at: Option<u64>) -> Result<Self, EvalError> {
         let runs = session.recorded_runs().await?;
         let key = session.key();
-        let found = runs.iter().rev().find(|run| at.is_none_or(|at| run.first_version <= at));
+        let found = runs
+            .iter()
+            .rev()
+            .find(|run| at.is_none_or(|at| (run.first_version..=run.last_version).contains(&at)));
         let found = found.ok_or_else(|| EvalError::NoTurn { session: key.id.to_string(), version: at })?;
         Case::of_run(key, found)
     }
@@ -220,7 +226,14 @@ impl Case {
         if self.record.is_none() && self.say.is_none() && self.messages.is_empty() {
             return Err(fault("missing message: set `say`, `messages` or `record`".to_owned()));
         }
-        self.expect.iter().try_for_each(Expectation::check).map_err(fault)
+        self.expect.iter().try_for_each(Expectation::check).map_err(fault)?;
+        match self.expect.iter().find(|expectation| expectation.needs_record()) {
+            Some(expectation) if self.record.is_none() => Err(fault(format!(
+                "`{}` needs a recorded turn: the case has no `record`",
+                expectation.name()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The expectations that hold for the case: its own; otherwise those of its record.
@@ -263,6 +276,30 @@ impl Case {
             .filter_map(|write| Some((write.key().to_owned(), write.value()?.clone())))
             .collect();
         Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
+    }
+
+    /// Whether the case is in a sample of this part of all cases, from 0 to 1. It depends on the name alone, so that every
+    /// process chooses alike, and a larger sample has the cases of a smaller one.
+    #[must_use]
+    pub fn is_sampled(&self, part: f64) -> bool {
+        // FNV leaves similar names close together; a multiplication spreads them over the upper bits.
+        let mixed = hash(&self.name).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
+        let place = mixed as f64 / (1_u64 << 53) as f64;
+        place < part
+    }
+
+    /// The user's words.
+    pub(crate) fn question(&self) -> String {
+        let recorded = self.began().map(|began| began.messages.as_slice()).unwrap_or_default();
+        let texts = recorded.iter().chain(&self.messages).map(|message| message.text().into_owned());
+        texts.chain(self.say.clone()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The digest of the case: a result is taken from an interrupted experiment only if the case is the same.
+    pub(crate) fn digest(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        format!("{:016x}", hash(&stepfold_state_core::canonical_json(&value)))
     }
 
     /// The first recorded event.

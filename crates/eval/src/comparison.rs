@@ -7,10 +7,13 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use crate::error::EvalError;
-use crate::report::{CaseResult, Report, percent};
+use crate::report::{CaseResult, Report, code, percent};
 
 /// The seed of the bootstrap, if none is given.
 pub const DEFAULT_SEED: u64 = 1;
+
+/// Fewer pairs cannot have a verdict of McNemar's exact test at 95 %: 2 / 2^5 > 0.05.
+const LEAST_PAIRS: u64 = 6;
 
 /// A candidate beside a baseline. Only cases that both could be evaluated by are paired.
 ///
@@ -51,6 +54,9 @@ pub struct Comparison {
     pub lost: Vec<(String, String)>,
     /// The pairs that only the candidate passed.
     pub won: Vec<String>,
+    /// The cases that passed in one repeat and failed in another one, of either agent. A case passes if more than half of
+    /// its repeats do.
+    pub flaky: Vec<String>,
     /// The changes of the candidate since the baseline, in words.
     pub changes: Vec<String>,
 }
@@ -82,9 +88,8 @@ impl Comparison {
                 why: format!("baseline in mode {before}, candidate in mode {now}"),
             });
         }
-        let found: BTreeMap<&str, &CaseResult> =
-            candidate.results.iter().map(|result| (result.case.as_str(), result)).collect();
-        if !baseline.results.iter().any(|result| found.contains_key(result.case.as_str())) {
+        let (before, found) = (TriedCase::all_of(baseline), TriedCase::all_of(candidate));
+        if !before.keys().any(|case| found.contains_key(case)) {
             return Err(EvalError::Compare { why: "no case is in both".to_owned() });
         }
         let mut comparison = Comparison {
@@ -101,31 +106,39 @@ impl Comparison {
             tokens: 0.0,
             lost: Vec::new(),
             won: Vec::new(),
+            flaky: Vec::new(),
             changes: baseline.head.fingerprint.changes(&candidate.head.fingerprint),
         };
-        for before in baseline.results.iter().filter(|result| result.passed().is_some()) {
-            comparison.add(before, found.get(before.case.as_str()).copied());
+        // In the order of the baseline.
+        for result in baseline.results.iter().filter(|result| result.repeat == 0) {
+            let case = result.case.as_str();
+            if let Some(before) = before.get(case).filter(|before| before.passed().is_some()) {
+                comparison.add(case, before, found.get(case));
+            }
         }
         comparison.finish();
         Ok(comparison)
     }
 
-    fn add(&mut self, before: &CaseResult, now: Option<&CaseResult>) {
+    fn add(&mut self, case: &str, before: &TriedCase<'_>, now: Option<&TriedCase<'_>>) {
         let Some((now, passed)) = now.and_then(|now| Some((now, now.passed()?))) else {
-            self.unpaired.push(before.case.clone());
+            self.unpaired.push(case.to_owned());
             return;
         };
         self.pairs += 1;
-        self.steps += signed(now.steps, before.steps);
-        self.tokens += signed(now.tokens, before.tokens);
+        self.steps += now.mean(|result| result.steps) - before.mean(|result| result.steps);
+        self.tokens += now.mean(|result| result.tokens) - before.mean(|result| result.tokens);
+        if before.is_flaky() || now.is_flaky() {
+            self.flaky.push(case.to_owned());
+        }
         match (before.passed() == Some(true), passed) {
             (true, false) => {
                 self.losses += 1;
-                self.lost.push((now.case.clone(), now.why()));
+                self.lost.push((case.to_owned(), now.why()));
             }
             (false, true) => {
                 self.wins += 1;
-                self.won.push(now.case.clone());
+                self.won.push(case.to_owned());
             }
             _ => self.ties += 1,
         }
@@ -159,7 +172,7 @@ impl Comparison {
         if !self.lost.is_empty() {
             text.push_str("\n| lost case | why |\n|---|---|\n");
             for (case, why) in self.lost.iter().take(rows) {
-                let _ = writeln!(text, "| `{case}` | {} |", why.replace('|', "\\|"));
+                let _ = writeln!(text, "| {} | {} |", code(case), code(why));
             }
         }
         if self.lost.len() > rows {
@@ -197,7 +210,16 @@ impl fmt::Display for Comparison {
             signed_percent(low),
             signed_percent(high),
         )?;
+        if *losses > 0 && *pairs < LEAST_PAIRS {
+            writeln!(
+                f,
+                "note: fewer than {LEAST_PAIRS} pairs are never more than chance; more cases are needed"
+            )?;
+        }
         writeln!(f, "mean of a pair: {steps:+.2} steps, {tokens:+.1} tokens")?;
+        if !self.flaky.is_empty() {
+            writeln!(f, "flaky cases: {}", self.flaky.join(", "))?;
+        }
         match self.changes.is_empty() {
             true => writeln!(f, "changes of the agent: none"),
             false => writeln!(f, "changes of the agent: {}", self.changes.join(", ")),
@@ -210,9 +232,46 @@ fn signed_percent(part: f64) -> String {
     format!("{sign}{}", percent(Some(part.abs())))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of steps and tokens of a case are far below 2^52")]
-fn signed(now: u64, before: u64) -> f64 {
-    now as f64 - before as f64
+/// The results of a case that say something, of all its repeats.
+#[derive(Default)]
+struct TriedCase<'a> {
+    results: Vec<&'a CaseResult>,
+    passed: usize,
+}
+
+impl<'a> TriedCase<'a> {
+    fn all_of(report: &'a Report) -> BTreeMap<&'a str, TriedCase<'a>> {
+        let mut cases: BTreeMap<&str, TriedCase<'_>> = BTreeMap::new();
+        for result in &report.results {
+            let case = cases.entry(result.case.as_str()).or_default();
+            if let Some(passed) = result.passed() {
+                case.passed += usize::from(passed);
+                case.results.push(result);
+            }
+        }
+        cases
+    }
+
+    /// Whether more than half of the repeats passed; `None` if none says anything.
+    const fn passed(&self) -> Option<bool> {
+        if self.results.is_empty() { None } else { Some(self.passed * 2 > self.results.len()) }
+    }
+
+    const fn is_flaky(&self) -> bool {
+        self.passed > 0 && self.passed < self.results.len()
+    }
+
+    /// Why the first repeat that failed did.
+    fn why(&self) -> String {
+        let failed = self.results.iter().find(|result| result.passed() == Some(false));
+        failed.map(|result| result.why()).unwrap_or_default()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts of steps and tokens of a case are far below 2^52")]
+    fn mean(&self, count: impl Fn(&CaseResult) -> u64) -> f64 {
+        let sum: f64 = self.results.iter().map(|result| count(result) as f64).sum();
+        sum / self.results.len().max(1) as f64
+    }
 }
 
 /// The 95 % interval of the mean of pairs that are wins (+1), losses (-1) and ties (0): the percentiles of resampled means.

@@ -106,7 +106,7 @@ impl Iterator for DataSet<'_> {
 }
 
 /// FNV-1a, the same in every process.
-fn hash(name: &str) -> u64 {
+pub(crate) fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -49,6 +49,14 @@ pub enum EvalError {
         /// The name.
         name: String,
     },
+    /// A rule of redaction is invalid, or cannot be applied.
+    #[error("invalid redaction `{rule}`: {why}")]
+    Redaction {
+        /// The rule, or the case that it cannot be applied to.
+        rule: String,
+        /// The reason.
+        why: String,
+    },
     /// A file could not be read or written.
     #[error("{what} failed: {source}")]
     Io {
@@ -60,6 +68,18 @@ pub enum EvalError {
     /// A stored session could not be read.
     #[error("session could not be read: {0}")]
     Session(Arc<RunnerError>),
+    /// An agent cannot be a judge.
+    #[error("agent cannot be a judge: {why}")]
+    Judge {
+        /// The reason.
+        why: String,
+    },
+    /// An interrupted experiment is another one.
+    #[error("experiment cannot be continued: its results are of another one: {}", differences.join(", "))]
+    Continue {
+        /// The differences, in words.
+        differences: Vec<String>,
+    },
     /// Two reports cannot be compared.
     #[error("reports cannot be compared: {why}")]
     Compare {

@@ -12,6 +12,8 @@ use stepfold_state_core::chat::Prices;
 use stepfold_state_core::json_schema::ValueType;
 
 use crate::case::Case;
+use crate::judge::{Judge, Rubric};
+use crate::spending::Spending;
 use crate::trial::{Trial, TrialCall};
 
 /// Something that has to hold of a trial.
@@ -42,10 +44,14 @@ pub enum Expectation {
     RecordedState(#[serde(default)] Vec<String>),
     /// The last reply is that of the record.
     RecordedText,
+    /// The last reply is an answer if that of the record is one: the turn did not stop at a limit, for example.
+    RecordedEnd,
     /// At most so many steps more than the record has.
     RecordedSteps(u64),
     /// An approval was requested for each recorded call for which the record has such a request.
     RecordedApprovals,
+    /// The last reply is an answer: the turn neither waits nor stopped at a limit.
+    Answered,
     /// No call failed. A call that an approver rejected has not failed.
     NoFailedCalls,
     /// At most so many replies of the model.
@@ -56,6 +62,8 @@ pub enum Expectation {
     MaxCost(f64),
     /// A program accepts the trial: it reads a JSON object from its input and writes one to its output.
     Program(Program),
+    /// The [judge](crate::Judge) of the experiment accepts the trial by this rubric.
+    Judge(Rubric),
 }
 
 /// A program that evaluates: see [`ProgramRunner`].
@@ -93,6 +101,7 @@ pub struct ExpectedCall {
 
 /// The rule of a comparison of calls with expected ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CallRule {
     /// Which others may be among them, and in which order.
@@ -142,6 +151,9 @@ pub struct Score {
     pub evaluator: String,
     /// Whether the trial passed.
     pub passed: bool,
+    /// How well, from 0 to 1, where the evaluator says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
     /// Why not; or a remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -151,13 +163,13 @@ impl Score {
     /// A trial that passed.
     #[must_use]
     pub fn passed(evaluator: impl Into<String>) -> Self {
-        Score { evaluator: evaluator.into(), passed: true, reason: None }
+        Score { evaluator: evaluator.into(), passed: true, value: None, reason: None }
     }
 
     /// A trial that failed, with the reason.
     #[must_use]
     pub fn failed(evaluator: impl Into<String>, reason: impl Into<String>) -> Self {
-        Score { evaluator: evaluator.into(), passed: false, reason: Some(reason.into()) }
+        Score { evaluator: evaluator.into(), passed: false, value: None, reason: Some(reason.into()) }
     }
 }
 
@@ -185,17 +197,20 @@ pub(crate) struct EvaluationContext {
     pub(crate) prices: Prices,
     pub(crate) programs: Option<Arc<dyn ProgramRunner>>,
     pub(crate) evaluators: Vec<Arc<dyn Evaluator>>,
+    pub(crate) judge: Option<Judge>,
+    pub(crate) spending: Spending,
 }
 
 impl Expectation {
     /// The expectations of a case with a record and without its own: the same calls in any order, the same state, an
-    /// approval wherever one was requested, and no step more. Texts differ between models, so a text is expected only
+    /// approval wherever one was requested, an answer if there was one, and no step more. Texts differ between models, so a text is expected only
     /// where a case says so.
     pub fn of_record() -> Vec<Self> {
         vec![
             Expectation::RecordedCalls(CallRule::default()),
             Expectation::RecordedState(Vec::new()),
             Expectation::RecordedApprovals,
+            Expectation::RecordedEnd,
             Expectation::RecordedSteps(0),
         ]
     }
@@ -211,6 +226,14 @@ impl Expectation {
                 .map_err(|error| format!("invalid JSON Schema: {error}")),
             Expectation::Program(Program { command }) if command.is_empty() => {
                 Err("missing program: `command` is empty".to_owned())
+            }
+            Expectation::Judge(rubric) => rubric.check(),
+            Expectation::State(values) => values.keys().try_for_each(|pointer| check_pointer(pointer)),
+            Expectation::Calls(ExpectedCalls { rule, .. }) | Expectation::RecordedCalls(rule) => {
+                rule.ignore.iter().try_for_each(|pointer| check_pointer(pointer))
+            }
+            Expectation::RecordedState(ignore) => {
+                ignore.iter().try_for_each(|pointer| check_pointer(pointer))
             }
             _ => Ok(()),
         }
@@ -229,6 +252,8 @@ impl Expectation {
             Expectation::RecordedCalls(_) => "recorded_calls",
             Expectation::RecordedState(_) => "recorded_state",
             Expectation::RecordedText => "recorded_text",
+            Expectation::RecordedEnd => "recorded_end",
+            Expectation::Answered => "answered",
             Expectation::RecordedSteps(_) => "recorded_steps",
             Expectation::RecordedApprovals => "recorded_approvals",
             Expectation::NoFailedCalls => "no_failed_calls",
@@ -236,7 +261,21 @@ impl Expectation {
             Expectation::MaxTokens(_) => "max_tokens",
             Expectation::MaxCost(_) => "max_cost",
             Expectation::Program(_) => "program",
+            Expectation::Judge(_) => "judge",
         }
+    }
+
+    /// Whether it compares with the recorded turn.
+    pub const fn needs_record(&self) -> bool {
+        matches!(
+            self,
+            Expectation::RecordedCalls(_)
+                | Expectation::RecordedState(_)
+                | Expectation::RecordedText
+                | Expectation::RecordedEnd
+                | Expectation::RecordedSteps(_)
+                | Expectation::RecordedApprovals
+        )
     }
 
     /// Whether it is about the text of a reply alone.
@@ -249,24 +288,35 @@ impl Expectation {
                 | Expectation::TextMatches(_)
                 | Expectation::TextSchema(_)
                 | Expectation::RecordedText
+                | Expectation::Judge(_)
         )
     }
 
     /// Evaluates a trial.
+    ///
+    /// # Errors
+    /// When it could not be evaluated: the trial is no failure then.
     pub(crate) async fn evaluate(
         &self,
         case: &Case,
         trials: &Trials<'_>,
         context: &EvaluationContext,
-    ) -> Score {
+    ) -> Result<Score, String> {
+        if let Expectation::Judge(rubric) = self {
+            let judge = context
+                .judge
+                .as_ref()
+                .ok_or("no judge: the case has a rubric, the experiment has no judge")?;
+            return judge.judge((case, trials), rubric, &context.spending).await;
+        }
         let found = match self {
             Expectation::Program(Program { command }) => run_program(case, trials, command, context).await,
             expectation => expectation.fault(trials),
         };
-        match found {
+        Ok(match found {
             None => Score::passed(self.name()),
             Some(reason) => Score::failed(self.name(), reason),
-        }
+        })
     }
 
     /// Why a trial does not fit; `None` if it does.
@@ -302,6 +352,14 @@ impl Expectation {
                 of_record(&|recorded| values_fault(recorded, trial, ignore))
             }
             Expectation::RecordedText => of_record(&|recorded| different_text(&recorded.text, &trial.text)),
+            Expectation::RecordedEnd => of_record(&|recorded| match (recorded.answered, trial.answered) {
+                (true, false) => Some(unanswered(trial)),
+                (false, true) => {
+                    Some("the record waits, or has no answer; the candidate answered".to_owned())
+                }
+                _ => None,
+            }),
+            Expectation::Answered => (!trial.answered).then(|| unanswered(trial)),
             Expectation::RecordedSteps(more) => {
                 of_record(&|recorded| over("steps", recorded.steps.saturating_add(*more), trial.steps))
             }
@@ -323,7 +381,7 @@ impl Expectation {
                 Some(cost) => Some(format!("expected at most ${most}, found ${cost}")),
                 None => Some("no price of the model is known".to_owned()),
             },
-            Expectation::Program(_) => None,
+            Expectation::Program(_) | Expectation::Judge(_) => None,
         }
     }
 }
@@ -366,6 +424,14 @@ pub(crate) fn comparable(arguments: &Value, ignore: &[String]) -> String {
         remove(&mut arguments, pointer);
     }
     canonical_json(&arguments)
+}
+
+/// A pointer that could never find a value is a fault of the case, and not of a candidate.
+fn check_pointer(pointer: &str) -> Result<(), String> {
+    match pointer.starts_with('/') {
+        true => Ok(()),
+        false => Err(format!("invalid JSON pointer `{pointer}`: must begin with `/`")),
+    }
 }
 
 fn remove(value: &mut Value, pointer: &str) {
@@ -438,6 +504,11 @@ fn named(call: &ExpectedCall) -> String {
 fn different_text(expected: &str, found: &str) -> Option<String> {
     (expected.trim() != found.trim())
         .then(|| format!("expected `{}`, found `{}`", shortened(expected.trim()), shortened(found.trim())))
+}
+
+fn unanswered(trial: &Trial) -> String {
+    let exit = trial.exit.as_ref().map(|exit| format!(": {exit}")).unwrap_or_default();
+    format!("the turn ended without an answer{exit}")
 }
 
 fn over(what: &str, most: u64, found: u64) -> Option<String> {

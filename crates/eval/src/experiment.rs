@@ -1,6 +1,6 @@
 //! Experiments: a candidate, confronted with the cases of a data set.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +8,21 @@ use futures_util::{StreamExt, stream};
 use stepfold_agent_loop::{Agent, Event};
 use stepfold_state_core::chat::Prices;
 
+use crate::answers::RecordAnswers;
 use crate::case::Case;
 use crate::data_set::DataSet;
 use crate::error::EvalError;
 use crate::expectation::{CallRule, EvaluationContext, Evaluator, ProgramRunner, Score, Trials};
-use crate::mode::{Attempt, Ending, Mode, next, replay, roll};
+use crate::judge::Judge;
+use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
 use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
+use crate::spending::Spending;
 use crate::trial::Trial;
 
 /// A candidate with the options of its evaluation. See the [crate](crate) for an example.
 ///
-/// No mode calls a function of a tool, except for [pure tools that are allowed by name](Experiment::allow_pure). Hooks of
+/// No mode but [`Mode::Live`] calls a function of a tool, except for [pure tools that are allowed by
+/// name](Experiment::allow_pure). Hooks of
 /// the candidate run, as in any run. In [`Mode::Roll`] a hook after tools sees outcomes that the recorded agent's hooks
 /// have seen before.
 #[derive(Clone)]
@@ -29,10 +33,16 @@ pub struct Experiment {
     concurrency: usize,
     timeout: Duration,
     allowed: BTreeSet<String>,
+    allowed_live: BTreeSet<String>,
     rule: CallRule,
     is_measured: bool,
+    repeats: u64,
+    known: Arc<KnownResults>,
     context: EvaluationContext,
 }
+
+/// Results of an interrupted experiment, by case and repeat.
+type KnownResults = BTreeMap<(String, u64), CaseResult>;
 
 impl std::fmt::Debug for Experiment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,8 +59,11 @@ impl Experiment {
             concurrency: 1,
             timeout: Duration::from_secs(300),
             allowed: BTreeSet::new(),
+            allowed_live: BTreeSet::new(),
             rule: CallRule::default(),
             is_measured: false,
+            repeats: 1,
+            known: Arc::default(),
             context: EvaluationContext::default(),
         }
     }
@@ -67,6 +80,28 @@ impl Experiment {
         self
     }
 
+    /// Sets how often each case is tried; once by default. A case whose results differ is [flaky](crate::Comparison::flaky).
+    pub const fn repeats(mut self, times: u64) -> Self {
+        self.repeats = if times == 0 { 1 } else { times };
+        self
+    }
+
+    /// Takes the results of an interrupted experiment: a case is not tried again if it is the same, by its digest, and if its
+    /// result is no [error](CaseStatus::Error). To be called after the other options.
+    ///
+    /// # Errors
+    /// [`EvalError::Continue`] when mode, candidate or options differ. Models are compared by their id, not by their replies,
+    /// and evaluators in code not at all.
+    pub fn continuing(mut self, interrupted: Report) -> Result<Self, EvalError> {
+        let differences = interrupted.head.differences(&self.head());
+        if !differences.is_empty() {
+            return Err(EvalError::Continue { differences });
+        }
+        let known = interrupted.results.into_iter().filter(|result| result.status != CaseStatus::Error);
+        self.known = Arc::new(known.map(|result| ((result.case.clone(), result.repeat), result)).collect());
+        Ok(self)
+    }
+
     /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -77,6 +112,26 @@ impl Experiment {
     /// [pure](stepfold_tools::Effect::Pure).
     pub fn allow_pure(mut self, tool: impl Into<String>) -> Self {
         self.allowed.insert(tool.into());
+        self
+    }
+
+    /// Allows a tool that may run at most once, or that needs an approval, to run in [`Mode::Live`], as often as a candidate
+    /// calls it. It is approved then.
+    pub fn allow_live(mut self, tool: impl Into<String>) -> Self {
+        self.allowed_live.insert(tool.into());
+        self
+    }
+
+    /// Sets the judge, for [`Expectation::Judge`](crate::Expectation::Judge). Without one, a case with a rubric is an
+    /// [error](CaseStatus::Error), and so is one whose judge fails.
+    pub fn judge(mut self, judge: Judge) -> Self {
+        self.context.judge = Some(judge);
+        self
+    }
+
+    /// Limits the requests to models, of the candidate and the judge together.
+    pub fn spending(mut self, spending: Spending) -> Self {
+        self.context.spending = spending;
         self
     }
 
@@ -112,7 +167,24 @@ impl Experiment {
 
     /// The head of the report.
     pub fn head(&self) -> ReportHead {
-        ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone())
+        let mut head =
+            ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone());
+        if !self.allowed.is_empty() {
+            let allowed: Vec<&str> = self.allowed.iter().map(String::as_str).collect();
+            head.options.insert("allow".to_owned(), allowed.join(","));
+        }
+        if !self.allowed_live.is_empty() {
+            let allowed: Vec<&str> = self.allowed_live.iter().map(String::as_str).collect();
+            head.options.insert("allow live".to_owned(), allowed.join(","));
+        }
+        if let Some(judge) = &self.context.judge {
+            head.options.insert("judge".to_owned(), judge.digest().to_owned());
+        }
+        if self.rule != CallRule::default() {
+            let rule = serde_json::to_string(&self.rule).unwrap_or_default();
+            head.options.insert("call rule".to_owned(), rule);
+        }
+        head
     }
 
     /// Confronts the candidate with all cases, and keeps the results.
@@ -138,20 +210,48 @@ impl Experiment {
         cases: DataSet<'_>,
         mut sink: impl FnMut(CaseResult) -> Result<(), EvalError>,
     ) -> Result<Summary, EvalError> {
+        self.run_each_known(cases, |result, _| sink(result)).await
+    }
+
+    /// The same, and says of each result whether it was [known](Experiment::continuing).
+    ///
+    /// # Errors
+    /// As [`run`](Experiment::run), and when `sink` fails.
+    pub async fn run_each_known(
+        &self,
+        cases: DataSet<'_>,
+        mut sink: impl FnMut(CaseResult, bool) -> Result<(), EvalError>,
+    ) -> Result<Summary, EvalError> {
         let mut summary = Summary::default();
-        let started = cases.map(|case| async move {
+        let repeated = cases.flat_map(|case| {
+            let case = case.map(Arc::new);
+            (0..self.repeats).map(move |repeat| (case.clone(), repeat))
+        });
+        let started = repeated.map(|(case, repeat)| async move {
             let case = case?;
-            Ok::<_, EvalError>(self.run_case(&case).await)
+            Ok::<_, EvalError>(match self.known_result(&case, repeat) {
+                Some(known) => (known.clone(), true),
+                None => (CaseResult { repeat, ..self.run_case(&case).await }, false),
+            })
         });
         let mut results = stream::iter(started).buffered(self.concurrency);
         while let Some(result) = results.next().await {
-            let result = result?;
+            let (result, is_known) = result?;
             summary.add(&result);
-            sink(result)?;
+            sink(result, is_known)?;
             // Scripted models never wait: other tasks of the thread get their turn.
             tokio::task::yield_now().await;
         }
         Ok(summary)
+    }
+
+    /// The result of an interrupted experiment about a case.
+    fn known_result(&self, case: &Case, repeat: u64) -> Option<&CaseResult> {
+        if self.known.is_empty() {
+            return None;
+        }
+        let known = self.known.get(&(case.name.clone(), repeat))?;
+        (known.digest == case.digest()).then_some(known)
     }
 
     /// Confronts the candidate with one case.
@@ -176,14 +276,23 @@ impl Experiment {
     async fn attempt(&self, case: &Case) -> Attempt {
         match self.mode {
             Mode::Replay => replay(&self.candidate, case).await,
-            Mode::Next => next(&self.candidate, case, &self.rule, &self.context.prices).await,
-            Mode::Roll => roll(&self.candidate, case, &self.allowed, &self.context.prices).await,
+            Mode::Next => next(&self.candidate, case, &self.rule, &self.context).await,
+            Mode::Roll => {
+                let answers = |state| RecordAnswers::of(state, case.events(), self.allowed.clone());
+                roll(&self.candidate, case, answers, &self.context).await
+            }
+            Mode::Live => {
+                let scope = format!("eval/{}", case.name);
+                let answers = |_| RecordAnswers::live(scope, self.allowed_live.clone());
+                roll(&self.candidate, case, answers, &self.context).await
+            }
+            Mode::Recorded => recorded(case, &self.context.prices),
         }
     }
 
     async fn result(&self, case: &Case, attempt: Attempt) -> CaseResult {
         let Attempt { ending, coverage, cost, elapsed, .. } = attempt;
-        let mut result = CaseResult::new(case.name.as_str());
+        let mut result = CaseResult::new(case);
         (result.answered, result.ran) = (coverage.answered, coverage.ran);
         if self.is_measured {
             result.measured = Some(Measured {
@@ -195,13 +304,22 @@ impl Experiment {
         match ending {
             Ending::Made(trial) => {
                 let scores = self.scores(case, &trial, cost).await;
-                result.set_scores(scores, &trial);
-            }
-            Ending::Compared(mut scores, trial) => {
-                if self.mode == Mode::Next {
-                    scores.extend(self.text_scores(case, &trial).await);
+                result.set_evaluated(scores, &trial);
+                // A case that expects nothing has not passed.
+                if result.status == CaseStatus::Skipped {
+                    result.reason = Some("nothing is expected of it".to_owned());
                 }
-                result.set_scores(scores, &trial);
+            }
+            Ending::Compared(scores, trial) => {
+                let mut scores = Ok(scores);
+                // The last reply, which texts are expected of, was asked for.
+                if self.mode == Mode::Next && coverage.left_at.is_none() {
+                    let texts = self.text_scores(case, &trial).await;
+                    scores = scores.and_then(|scores| Ok([scores, texts?].concat()));
+                }
+                result.set_evaluated(scores, &trial);
+                // The rest of the recorded replies could not be asked for.
+                result.reason = result.reason.or(coverage.left_at);
             }
             Ending::LeftRecord => {
                 result.status = CaseStatus::LeftRecord;
@@ -216,26 +334,26 @@ impl Experiment {
         result
     }
 
-    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Vec<Score> {
+    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Result<Vec<Score>, String> {
         let recorded = Trial::recorded(case);
         let trials = Trials { trial, recorded: recorded.as_ref(), cost };
         let mut scores = Vec::new();
         for expectation in case.expectations() {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
         }
         scores.extend(self.context.evaluators.iter().map(|evaluator| evaluator.evaluate(case, trial)));
-        scores
+        Ok(scores)
     }
 
     /// The expectations about the last text, of a case that has them.
-    async fn text_scores(&self, case: &Case, trial: &Trial) -> Vec<Score> {
+    async fn text_scores(&self, case: &Case, trial: &Trial) -> Result<Vec<Score>, String> {
         let recorded = Trial::recorded(case);
         let trials = Trials { trial, recorded: recorded.as_ref(), cost: None };
         let mut scores = Vec::new();
         for expectation in case.expect.iter().filter(|expectation| expectation.is_about_text()) {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await);
+            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
         }
-        scores
+        Ok(scores)
     }
 }
 

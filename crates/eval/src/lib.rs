@@ -45,8 +45,8 @@
 //!
 //! # Guarantees
 //!
-//! - No function of a tool is called, except for pure tools that are allowed by name. A call that must not run twice
-//!   cannot run.
+//! - No function of a tool is called, except for pure tools that are allowed by name, and except in [`Mode::Live`]. A call
+//!   that must not run twice cannot run: in no mode without its name.
 //! - A candidate that does in [`Mode::Roll`] as the recorded agent did makes the same events.
 //! - A call that the record does not have is never a failure of the candidate: the case [says
 //!   nothing](CaseStatus::LeftRecord), and the coverage says so.
@@ -56,8 +56,8 @@
 //!
 //! # What is absent
 //!
-//! There is no store here, no network and no process: an evaluator that is a program needs a [`ProgramRunner`]. Graphs are
-//! replayed only.
+//! There is no network and no process here: an evaluator that is a program needs a [`ProgramRunner`]. Nothing is written to a
+//! store but the runs of a [`Judge`]. Graphs are replayed only.
 #![doc = include_str!("../docs/limits.md")]
 
 mod answers;
@@ -67,8 +67,11 @@ mod data_set;
 mod error;
 mod expectation;
 mod experiment;
+mod judge;
 mod mode;
+mod redaction;
 mod report;
+mod spending;
 mod trial;
 
 pub use stepfold_agent_loop::Agent;
@@ -81,6 +84,9 @@ pub use crate::expectation::{
     CallOrder, CallRule, Evaluator, Expectation, ExpectedCall, ExpectedCalls, Program, ProgramRunner, Score,
 };
 pub use crate::experiment::Experiment;
+pub use crate::judge::{Judge, Rubric};
 pub use crate::mode::Mode;
+pub use crate::redaction::Redaction;
 pub use crate::report::{CaseResult, CaseStatus, Measured, REPORT_FORMAT, Report, ReportHead, Summary};
+pub use crate::spending::Spending;
 pub use crate::trial::{Trial, TrialCall};

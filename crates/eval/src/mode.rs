@@ -1,4 +1,4 @@
-//! The modes of an experiment: how a candidate is confronted with a case. None of them touches the world.
+//! The modes of an experiment: how a candidate is confronted with a case. Only one of them touches the world: live.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{
-    Agent, ApprovalRequest, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError, Pause, Run,
-    RunAnswer, RunError, RunEvent, RunFault,
+    Agent, ApprovalRequest, CallAnswer, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError,
+    Pause, Run, RunAnswer, RunError, RunEvent, RunFault, StartingCall,
 };
 use stepfold_state_core::chat::{Cost, Message, Prices};
+use stepfold_state_core::state::State;
 
 use crate::answers::{Coverage, RecordAnswers, SharedAnswers};
 use crate::case::{Case, values_of};
-use crate::expectation::{CallRule, ExpectedCall, Score, calls_fault};
+use crate::expectation::{CallRule, EvaluationContext, ExpectedCall, Score, calls_fault};
+use crate::spending::{RunMeter, Spending};
 use crate::trial::{Trial, TrialCall};
 
 /// The way in which a candidate is confronted with the cases.
@@ -32,6 +34,12 @@ pub enum Mode {
     /// [`LeftRecord`](crate::CaseStatus::LeftRecord).
     #[default]
     Roll,
+    /// Runs the whole turn with the tools of the candidate, on a state that is thrown away. A tool that may run at most once,
+    /// and one that needs an approval, runs only if it is [allowed by name](crate::Experiment::allow_live); otherwise the case
+    /// ends as [`LeftRecord`](crate::CaseStatus::LeftRecord). Idempotency keys are never those of a session.
+    Live,
+    /// Evaluates the recorded turn itself, without the candidate.
+    Recorded,
 }
 
 impl fmt::Display for Mode {
@@ -40,6 +48,8 @@ impl fmt::Display for Mode {
             Mode::Replay => "replay",
             Mode::Next => "next",
             Mode::Roll => "roll",
+            Mode::Live => "live",
+            Mode::Recorded => "recorded",
         })
     }
 }
@@ -52,7 +62,9 @@ impl FromStr for Mode {
             "replay" => Ok(Mode::Replay),
             "next" => Ok(Mode::Next),
             "roll" => Ok(Mode::Roll),
-            other => Err(format!("unknown mode `{other}`; available: replay, next, roll")),
+            "live" => Ok(Mode::Live),
+            "recorded" => Ok(Mode::Recorded),
+            other => Err(format!("unknown mode `{other}`; available: replay, next, roll, live, recorded")),
         }
     }
 }
@@ -123,7 +135,12 @@ pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
 }
 
 /// Asks for each recorded reply.
-pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &Prices) -> Attempt {
+pub(crate) async fn next(
+    agent: &Agent,
+    case: &Case,
+    rule: &CallRule,
+    EvaluationContext { prices, spending, .. }: &EvaluationContext,
+) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
     }
@@ -137,26 +154,35 @@ pub(crate) async fn next(agent: &Agent, case: &Case, rule: &CallRule, prices: &P
     let mut asked = NextReplies {
         rule,
         prices,
+        spending,
+        own_model: agent.model().id(),
         scores: Vec::new(),
         trial: Trial::default(),
-        attempt: Attempt::default(),
+        attempt: Attempt { cost: Some(Cost::default()), ..Attempt::default() },
     };
     for event in case.events().iter().skip(1) {
-        if let EventKind::Replied { .. } = event.kind
-            && let Err(error) = asked.ask(&run, event).await
-        {
-            return Attempt { ending: Ending::Error(error), ..asked.attempt };
-        }
-        if let Err(error) = run.follow(event) {
+        let followed = match event.kind {
+            EventKind::Replied { .. } => asked.ask(&run, event).await,
+            _ => Ok(()),
+        };
+        let followed = followed.and_then(|()| {
             // The rest of the record was made by an agent that works otherwise: with other hooks, for example.
-            asked.attempt.coverage.left_at = Some(format!("step {}: {error}", event.step));
-            break;
+            run.follow(event).map_err(|error| NoReply::Left(error.to_string()))
+        });
+        match followed {
+            Ok(()) => {}
+            Err(NoReply::Failed(error)) => return Attempt { ending: Ending::Error(error), ..asked.attempt },
+            Err(NoReply::Left(why)) => {
+                asked.attempt.coverage.left_at = Some(format!("left at step {}: {why}", event.step));
+                break;
+            }
         }
     }
     let NextReplies { scores, trial, attempt, .. } = asked;
-    match scores.is_empty() {
-        true => Attempt { ending: Ending::LeftRecord, ..attempt },
-        false => Attempt { ending: Ending::Compared(scores, Box::new(trial)), ..attempt },
+    match (scores.is_empty(), attempt.coverage.left_at.is_some()) {
+        (true, true) => Attempt { ending: Ending::LeftRecord, ..attempt },
+        (true, false) => Attempt { ending: Ending::Unsuited("its record has no reply"), ..attempt },
+        _ => Attempt { ending: Ending::Compared(scores, Box::new(trial)), ..attempt },
     }
 }
 
@@ -173,6 +199,9 @@ fn begun(agent: &Agent, case: &Case) -> Result<Run, String> {
 struct NextReplies<'a> {
     rule: &'a CallRule,
     prices: &'a Prices,
+    spending: &'a Spending,
+    /// The id of the model, where its provider names none.
+    own_model: &'a str,
     scores: Vec<Score>,
     /// Its replies, as one course.
     trial: Trial,
@@ -181,13 +210,20 @@ struct NextReplies<'a> {
 
 impl NextReplies<'_> {
     /// Asks the model of a run for its next reply, without committing it, and compares the calls with the recorded ones.
-    async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), String> {
+    async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), NoReply> {
         let mut seen = FirstReply::default();
-        let ended = run.clone().resume().record_with(&mut seen).await;
+        // Where the candidate would call a tool before its next reply, the run stops: no function starts.
+        let unanswered = |_: &StartingCall| None::<CallAnswer>;
+        let meter = Arc::new(RunMeter::new(self.spending));
+        let asked = run.clone().resume().answer_calls_with(unanswered).meter_with(meter);
+        let ended = asked.record_with(&mut seen).await;
         let Some(replied) = seen.0 else {
             return Err(match ended {
-                Ok(outcome) => format!("the model was not asked: {}", outcome.exit()),
-                Err(error) => error.to_string(),
+                Ok(outcome) => NoReply::Failed(format!("the model was not asked: {}", outcome.exit())),
+                Err(error) if matches!(error.fault(), RunFault::Unanswered { .. }) => {
+                    NoReply::Left(error.fault().to_string())
+                }
+                Err(error) => NoReply::Failed(error.to_string()),
             });
         };
         let (wanted, found) = (reply_of(recorded), reply_of(&replied));
@@ -203,9 +239,8 @@ impl NextReplies<'_> {
         });
         self.attempt.coverage.answered += 1;
         if let EventKind::Replied { usage, model, .. } = &replied.kind {
-            let price = self.prices.cost(model.as_deref().unwrap_or_default(), usage);
-            let before = self.attempt.cost.unwrap_or_default();
-            self.attempt.cost = price.map(|price| before + price);
+            let price = self.prices.cost(model.as_deref().unwrap_or(self.own_model), usage);
+            self.attempt.cost = self.attempt.cost.zip(price).map(|(before, price)| before + price);
             self.trial.usage += *usage;
         }
         self.trial.steps += 1;
@@ -214,6 +249,14 @@ impl NextReplies<'_> {
         self.attempt.events.push(replied);
         Ok(())
     }
+}
+
+/// Why there is no reply to compare.
+enum NoReply {
+    /// The candidate does not follow the record.
+    Left(String),
+    /// Its model failed, for example.
+    Failed(String),
 }
 
 struct Reply {
@@ -242,12 +285,27 @@ impl Observer for FirstReply {
     }
 }
 
-/// Runs the turn of a case; its record answers the calls.
+/// The recorded turn itself.
+pub(crate) fn recorded(case: &Case, prices: &Prices) -> Attempt {
+    let Some(trial) = Trial::recorded(case) else {
+        return Attempt::ended(Ending::Unsuited("it has no record"));
+    };
+    let mut cost = Some(Cost::default());
+    for event in case.events() {
+        if let EventKind::Replied { usage, model, .. } = &event.kind {
+            let price = prices.cost(model.as_deref().unwrap_or_default(), usage);
+            cost = cost.zip(price).map(|(before, price)| before + price);
+        }
+    }
+    Attempt { ending: Ending::Made(Box::new(trial)), cost, ..Attempt::default() }
+}
+
+/// Runs the turn of a case; its record answers the calls, or the tools do.
 pub(crate) async fn roll(
     agent: &Agent,
     case: &Case,
-    allowed: &std::collections::BTreeSet<String>,
-    prices: &Prices,
+    answers: impl FnOnce(State) -> RecordAnswers,
+    EvaluationContext { prices, spending, .. }: &EvaluationContext,
 ) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
@@ -257,7 +315,7 @@ pub(crate) async fn roll(
         Ok(began) => began,
         Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
     };
-    let answers = SharedAnswers::new(RecordAnswers::of(state, case.events(), allowed.clone()));
+    let answers = SharedAnswers::new(answers(state));
     let approver = answers.clone();
     let mut seen = CommittedEvents::default();
     let steps = Arc::clone(&seen.steps);
@@ -271,6 +329,7 @@ pub(crate) async fn roll(
             let is_due = steered.front().is_some_and(|(step, _)| *step <= steps.load(Ordering::Relaxed));
             is_due.then(|| steered.pop_front()).flatten().map(|(_, message)| message)
         })
+        .meter_with(Arc::new(RunMeter::new(spending)))
         .observe(&mut seen)
         .await;
     let coverage = answers.with(|answers| answers.coverage.clone());
@@ -303,8 +362,12 @@ fn is_left(exit: &Exit, coverage: &Coverage) -> bool {
     matches!(exit, Exit::Paused(Pause::Approval)) && coverage.left_at.is_some()
 }
 
+/// The id of the recorded run, so that ids of requests agree: recorded decisions name them.
 fn run_id(case: &Case) -> String {
-    format!("eval/{}", case.name)
+    match case.began().map(|began| &began.kind) {
+        Some(EventKind::Began { id, .. }) => id.clone(),
+        _ => format!("eval/{}", case.name),
+    }
 }
 
 /// The messages that joined the recorded turn, each with the number of replies before it.

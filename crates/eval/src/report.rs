@@ -1,5 +1,6 @@
 //! Reports: the results of an experiment, as data, as JSON lines, and as text for people and for other programs.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::io::{BufRead, Write};
 
@@ -7,6 +8,7 @@ use quick_junit::{NonSuccessKind, Report as JunitReport, TestCase, TestCaseStatu
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Fingerprint;
 
+use crate::case::Case;
 use crate::error::EvalError;
 use crate::expectation::Score;
 use crate::mode::Mode;
@@ -27,11 +29,37 @@ pub struct ReportHead {
     pub candidate: String,
     /// The fingerprint of the candidate.
     pub fingerprint: Fingerprint,
+    /// The options that results depend on, apart from defaults: allowed tools, for example.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
 }
 
 impl ReportHead {
     pub(crate) fn new(mode: Mode, candidate: &str, fingerprint: Fingerprint) -> Self {
-        ReportHead { stepfold_eval_report: REPORT_FORMAT, mode, candidate: candidate.to_owned(), fingerprint }
+        ReportHead {
+            stepfold_eval_report: REPORT_FORMAT,
+            mode,
+            candidate: candidate.to_owned(),
+            fingerprint,
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// The differences from another head, in words.
+    pub(crate) fn differences(&self, other: &ReportHead) -> Vec<String> {
+        let mut found = self.fingerprint.changes(&other.fingerprint);
+        if self.mode != other.mode {
+            found.push(format!("mode {} is now {}", self.mode, other.mode));
+        }
+        if self.candidate != other.candidate {
+            found.push(format!("name `{}` is now `{}`", self.candidate, other.candidate));
+        }
+        let keys = self.options.keys().chain(other.options.keys());
+        let changed = keys.filter(|key| self.options.get(*key) != other.options.get(*key));
+        found.extend(changed.map(|key| format!("option `{key}` changed")));
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Writes the head as a line.
@@ -57,7 +85,7 @@ pub enum CaseStatus {
     LeftRecord,
     /// The candidate could not be tried: its model failed, for example.
     Error,
-    /// The case does not suit the mode.
+    /// The case does not suit the mode, or expects nothing.
     #[default]
     Skipped,
 }
@@ -80,6 +108,12 @@ impl CaseStatus {
 pub struct CaseResult {
     /// The case.
     pub case: String,
+    /// The repeat, from 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeat: u64,
+    /// The digest of the case.
+    #[serde(default)]
+    pub digest: String,
     /// The status.
     pub status: CaseStatus,
     /// The call at which the record was left, or the error.
@@ -119,15 +153,34 @@ pub struct Measured {
 }
 
 impl CaseResult {
-    pub(crate) fn new(case: &str) -> Self {
-        CaseResult { case: case.to_owned(), ..CaseResult::default() }
+    pub(crate) fn new(case: &Case) -> Self {
+        CaseResult { case: case.name.clone(), digest: case.digest(), ..CaseResult::default() }
     }
 
-    pub(crate) fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
-        let passed = scores.iter().all(|score| score.passed);
-        self.status = if passed { CaseStatus::Passed } else { CaseStatus::Failed };
+    /// The case, with the number of the repeat after the first one.
+    pub(crate) fn label(&self) -> String {
+        match self.repeat {
+            0 => self.case.clone(),
+            repeat => format!("{} #{}", self.case, repeat + 1),
+        }
+    }
+
+    fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
+        self.status = match scores.iter().all(|score| score.passed) {
+            _ if scores.is_empty() => CaseStatus::Skipped,
+            true => CaseStatus::Passed,
+            false => CaseStatus::Failed,
+        };
         (self.steps, self.tokens) = (trial.steps, trial.usage.total_tokens());
         self.scores = scores;
+    }
+
+    /// Sets the scores, or the error of an evaluator that could not evaluate.
+    pub(crate) fn set_evaluated(&mut self, scores: Result<Vec<Score>, String>, trial: &Trial) {
+        match scores {
+            Ok(scores) => self.set_scores(scores, trial),
+            Err(error) => (self.status, self.reason) = (CaseStatus::Error, Some(error)),
+        }
     }
 
     /// Whether the case passed; `None` if it says nothing.
@@ -291,6 +344,17 @@ impl Report {
         Ok(Report { head, results: results.collect::<Result<_, _>>()? })
     }
 
+    /// Reads the results of an interrupted experiment: a report whose last line may be torn. The number is that of the bytes
+    /// that are whole; the head may be missing if there are none.
+    ///
+    /// # Errors
+    /// [`EvalError::Line`] for another line that cannot be read, or a newer format.
+    pub fn from_interrupted(text: &[u8]) -> Result<(Option<Self>, usize), EvalError> {
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let report = (whole > 0).then(|| Report::from_json_lines(&text[..whole])).transpose()?;
+        Ok((report, whole))
+    }
+
     /// Markdown, for a comment to a pull request. Long lists are shortened to `rows`.
     pub fn to_markdown(&self, rows: usize) -> String {
         let mut text = format!(
@@ -306,8 +370,8 @@ impl Report {
         }
         text.push_str("\n| case | status | why |\n|---|---|---|\n");
         for result in open.iter().take(rows) {
-            let why = result.why().replace('|', "\\|");
-            let _ = writeln!(text, "| `{}` | {} | {why} |", result.case, result.status.name());
+            let (case, why) = (code(&result.label()), code(&result.why()));
+            let _ = writeln!(text, "| {case} | {} | {why} |", result.status.name());
         }
         if open.len() > rows {
             let _ = writeln!(text, "\nand {} more", open.len() - rows);
@@ -337,7 +401,7 @@ impl Report {
                     status
                 }
             };
-            suite.add_test_case(TestCase::new(result.case.as_str(), status));
+            suite.add_test_case(TestCase::new(result.label(), status));
         }
         let mut report = JunitReport::new(format!("stepfold eval {}", self.head.mode));
         report.add_test_suite(suite);
@@ -346,13 +410,27 @@ impl Report {
     }
 }
 
+/// A text in a cell of a table in Markdown, literally: texts of models and names of users must not become links, mentions or
+/// cells.
+pub(crate) fn code(text: &str) -> String {
+    let text = text.replace(['\n', '\r'], " ").replace('|', "\\|");
+    if text.trim().is_empty() {
+        return String::new();
+    }
+    let runs = text.split(|letter| letter != '`').map(str::len);
+    let fence = "`".repeat(runs.max().unwrap_or(0) + 1);
+    let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    format!("{fence}{space}{text}{space}{fence}")
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width =
-            self.results.iter().map(|result| result.case.chars().count()).max().unwrap_or(0).clamp(4, 60);
+            self.results.iter().map(|result| result.label().chars().count()).max().unwrap_or(0).clamp(4, 60);
         writeln!(f, "{:<width$}  {:<15}  {:>5}  {:>8}  why", "case", "status", "steps", "tokens")?;
         for result in &self.results {
-            let CaseResult { case, status, steps, tokens, .. } = result;
+            let CaseResult { status, steps, tokens, .. } = result;
+            let case = result.label();
             let row =
                 format!("{case:<width$}  {:<15}  {steps:>5}  {tokens:>8}  {}", status.name(), result.why());
             writeln!(f, "{}", row.trim_end())?;

@@ -20,6 +20,9 @@ pub struct Trial {
     pub values: Map<String, Value>,
     /// The number of replies of the model.
     pub steps: u64,
+    /// Whether the last reply is an answer: it has no calls. A turn that waits, or stopped at a limit, has none.
+    #[serde(default)]
+    pub answered: bool,
     /// The usage of the model.
     #[serde(default)]
     pub usage: Usage,
@@ -83,6 +86,7 @@ impl Trial {
     }
 
     fn add_reply(&mut self, reply: Option<&Message>) {
+        self.answered = reply.is_some_and(|reply| !reply.has_tool_calls());
         let Some(reply) = reply else { return };
         self.text = reply.text().into_owned();
         let calls = reply.tool_calls().map(|call| {

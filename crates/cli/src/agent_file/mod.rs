@@ -6,6 +6,7 @@ mod agent;
 mod context;
 mod graph;
 mod node;
+mod settings;
 mod texts;
 
 use std::collections::BTreeSet;
@@ -103,10 +104,20 @@ impl AgentFile {
 
     /// The same from these files.
     pub(crate) fn read_from(files: &AgentTexts, path: &Path) -> anyhow::Result<Result<Self, FileFaults>> {
+        AgentFile::read_with(files, path, &[])
+    }
+
+    /// The same with settings of a command line, such as `limits.steps=4`. Faults of these are at the lines after the last one
+    /// of the file.
+    pub(crate) fn read_with(
+        files: &AgentTexts,
+        path: &Path,
+        settings: &[String],
+    ) -> anyhow::Result<Result<Self, FileFaults>> {
         let text = files.read(path).map_err(|error| {
             UsageError(format!("agent file {} could not be read: {error}", path.display()))
         })?;
-        let file = AgentFile::parse(path, &text);
+        let file = AgentFile::parse(path, &text, &settings::lines(settings)?);
         Ok(match file.faults.count() {
             0 => Ok(file),
             // NOTE: The rest of a faulty file is built as well, so that all faults are reported at once.
@@ -114,9 +125,16 @@ impl AgentFile {
         })
     }
 
-    fn parse(path: &Path, text: &str) -> Self {
-        let mut faults = FaultCollector::in_text(text.to_owned());
-        let content = parse(text, &mut faults);
+    fn parse(path: &Path, text: &str, settings: &[String]) -> Self {
+        let mut whole = text.to_owned();
+        let mut padded = Vec::new();
+        for line in settings {
+            whole.push('\n');
+            padded.push(settings::padded(line, whole.len()));
+            whole.push_str(line);
+        }
+        let mut faults = FaultCollector::in_text(whole);
+        let content = parse(text, &padded, &mut faults);
         AgentFile { path: path.to_owned(), content, faults }
     }
 
@@ -239,15 +257,18 @@ impl AgentFile {
     }
 }
 
-/// Parses a text into its form; none if it is not TOML.
-fn parse(text: &str, faults: &mut FaultCollector) -> Option<FileContent> {
+/// Parses a text with settings into its form; none if it is not TOML.
+fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         faults.add_at(error.span().map_or(0, |span| span.start), error.message().trim_end());
     }
-    let table = table.into_inner();
+    let mut table = table.into_inner();
     if !errors.is_empty() {
         return None;
+    }
+    for padded in settings {
+        settings::set(&mut table, padded);
     }
     if table.is_empty() {
         let words = "empty file: an agent has `instructions`, `tools` or a `model`, and a graph has `nodes`";

@@ -188,7 +188,7 @@ impl NodeBuilder<'_> {
             faults.add(&["agent"], format!("recursive graph: {file} contains this one"));
             return Ok(None);
         }
-        match AgentFile::parse(&path, &text).build_within(self.place.models, &self.enclosing_agent())? {
+        match AgentFile::parse(&path, &text, &[]).build_within(self.place.models, &self.enclosing_agent())? {
             Ok(built) => Ok(Some(built)),
             Err(others) => {
                 faults.add(&["agent"], format!("invalid file {file}"));

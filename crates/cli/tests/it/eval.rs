@@ -117,5 +117,174 @@ expect = [
     let added = room.say("eval add a.toml cases.toml", "");
     assert!(added.contains("cases are added to JSON lines, not to TOML"), "{added}");
     let unknown = room.say("eval run a.toml cases.toml --set temperature=1", "");
-    assert!(unknown.contains("unknown setting `temperature=1`; available: limits.steps=NUMBER"), "{unknown}");
+    assert!(unknown.contains("a.toml:8:1: ") && unknown.contains("unknown field `temperature`"), "{unknown}");
+    assert!(room.say("eval run a.toml cases.toml --set limits.steps", "").contains("expected NAME=VALUE"));
+}
+
+#[test]
+fn a_setting_changes_the_candidate_alone() {
+    let room = room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    let limited = room
+        .say("eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --set name=brief", "");
+    assert!(limited.contains("3 cases: 0 passed, 3 failed"), "{limited}");
+    assert!(limited.contains("recorded_end: the turn ended without an answer: "), "{limited}");
+    let replay = "eval run a.toml cases.jsonl --mode replay --set 'instructions=Pay twice.'";
+    let replayed = room.say(replay, "");
+    assert!(replayed.contains("instructions") && replayed.contains("3 failed"), "{replayed}");
+    let lost =
+        "eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --baseline base.jsonl";
+    room.say("eval run a.toml cases.jsonl --model script:a.script --report base.jsonl", "");
+    let (few, none) = (room.say(lost, ""), room.say(&format!("{lost} --max-losses 2"), ""));
+    assert!(few.contains("fewer than 6 pairs") && !few.ends_with("exit 1\n"), "{few}");
+    assert!(none.contains("more lost cases than --max-losses") && none.ends_with("exit 1\n"), "{none}");
+
+    // A test report stays one document.
+    let junit = room.say(&format!("{lost} --format junit"), "");
+    let printed: Vec<&str> = junit.lines().filter(|line| !line.starts_with("| ")).collect();
+    assert!(printed.first().is_some_and(|line| line.starts_with("<?xml")), "{junit}");
+    assert!(junit.contains("| verdict: ") && !printed.iter().any(|line| line.contains("verdict")), "{junit}");
+}
+
+#[test]
+fn named_values_never_reach_the_data_set() {
+    let room = Room::new(AGENT, "assistant: I write to ada@example.org.\n");
+    room.say("run a.toml -s s1 'my code is 77-12345, my address ada@example.org'", "");
+    // A hand has written here, without a line break at the end.
+    std::fs::write(room.path("cases.jsonl"), r#"{"name":"own","say":"hello"}"#).unwrap();
+    let rules = "--redact email --redact 'code=[0-9]{2}-[0-9]{5}'";
+    let added = room.say(&format!("eval add a.toml cases.jsonl -s s1 {rules}"), "");
+    assert!(added.starts_with("1 case added"), "{added}");
+    let cases = std::fs::read_to_string(room.path("cases.jsonl")).unwrap();
+    assert_eq!(cases.lines().count(), 2);
+    assert!(cases.contains("my code is [code 1], my address [email 1]"), "{cases}");
+    assert!(!cases.contains("ada@") && !cases.contains("77-"), "{cases}");
+    let ran = room.say("eval run a.toml cases.jsonl --model script:a.script", "");
+    assert!(ran.contains("1 passed") && ran.contains("1 skipped"), "{ran}");
+    let unknown = room.say("eval add a.toml cases.jsonl -s s1 --redact iban", "");
+    assert!(unknown.contains("unknown rule of redaction `iban`; available: email, card,"), "{unknown}");
+}
+
+/// An experiment is killed at twenty moments; the same command continues it, and the report is the same byte by byte.
+#[test]
+fn a_killed_experiment_has_the_same_report() {
+    let room = Room::new(AGENT, "assistant: area 3\n");
+    let grade = r#"echo x >> ran; sleep 0.01; echo '{\"passed\": true}'"#;
+    let case = |number| {
+        format!(
+            "[[case]]\nname = \"c{number}\"\nsay = \"which area?\"\nexpect = [{{ program = {{ command = [\"sh\", \"-c\", \"{grade}\"] }} }}]\n"
+        )
+    };
+    std::fs::write(room.path("cases.toml"), (0..16).map(case).collect::<String>()).unwrap();
+    let run = |report: &str| {
+        format!("eval run a.toml cases.toml --model script:a.script --parallel 2 --report {report}")
+    };
+    let read = |name: &str| std::fs::read_to_string(room.path(name)).unwrap();
+    let tried = || std::fs::read_to_string(room.path("ran")).map_or(0, |ran| ran.lines().count());
+    room.say(&run("whole.jsonl"), "");
+    assert_eq!((tried(), read("whole.jsonl").lines().count()), (16, 17));
+
+    let mut continued = 0;
+    for moment in 0..20 {
+        let name = format!("killed{moment}.jsonl");
+        let before = tried();
+        let mut child = room.command(&run(&name)).spawn().unwrap();
+        // Killed as soon as so many lines are kept, of seventeen.
+        let kept = || std::fs::read_to_string(room.path(&format!("{name}.partial"))).unwrap_or_default();
+        while kept().matches('\n').count() < moment * 17 / 20 && child.try_wait().unwrap().is_none() {
+            // tidy: allow sleep, because it is another process whose file is looked at.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let said = room.say(&run(&name), "");
+        assert!(said.contains("16 passed"), "{said}");
+        assert_eq!(read(&name), read("whole.jsonl"), "killed after {moment} twentieths");
+        assert!(!room.path(&format!("{name}.partial")).exists());
+        if said.contains("| continues after ") {
+            continued += 1;
+            // The kept results are not tried again: only those under way at the kill are.
+            assert!(tried() - before < 2 * 16, "{said}");
+        }
+    }
+    assert!(continued > 9, "{continued} of 20 were killed in the middle");
+
+    // Results of another candidate are not continued.
+    let kept = read("whole.jsonl");
+    let four: Vec<&str> = kept.lines().take(4).collect();
+    room.write("other.jsonl.partial", &format!("{}\n", four.join("\n")));
+    let other = room.say(&format!("{} --set 'instructions=Be brief.'", run("other.jsonl")), "");
+    assert!(
+        other.contains(
+            "its results are of another one: instructions is new; delete other.jsonl.partial to begin again"
+        ),
+        "{other}"
+    );
+    assert!(other.ends_with("exit 2\n"), "{other}");
+}
+
+const JUDGE: &str = "instructions = 'Judge.'\n";
+
+/// A judge that accepts everything, and a room with three sessions that have paid.
+fn judged_room() -> Room {
+    let room = Room::new(AGENT, SCRIPT);
+    for session in ["s1", "s2", "s3"] {
+        room.say(&format!("run a.toml -s {session} 'pay the bill of {session}'"), "");
+    }
+    room.write("judge.toml", JUDGE);
+    let verdict = r#"assistant: {"reason": "It says how much.", "score": 0.9, "passed": true}"#;
+    room.write("judge.script", &format!("{verdict}\n"));
+    room.write(
+        "expect.toml",
+        "expect = ['answered', { judge = { rubric = 'The answer names an amount.' } }]\n",
+    );
+    room
+}
+
+#[test]
+fn ended_sessions_are_evaluated_once_and_labelled() {
+    let room = judged_room();
+    let judge = "--judge judge.toml --judge-model script:judge.script";
+    let unbounded = room.say(&format!("eval watch a.toml expect.toml {judge}"), "");
+    assert!(
+        unbounded.contains("set --max-requests or --max-usd") && unbounded.ends_with("exit 2\n"),
+        "{unbounded}"
+    );
+    // Two judgements are paid for; the third session waits for the next look.
+    let watch = format!("eval watch a.toml expect.toml {judge} --max-requests 2");
+    let first = room.say(&watch, "");
+    assert_eq!(first.matches("  eval-passed-").count(), 2, "{first}");
+    assert!(first.contains("could not be evaluated: no judgement in session `judge/"), "{first}");
+    assert!(first.ends_with("exit 1\n"), "{first}");
+    let second = room.say(&watch, "");
+    assert_eq!(second.matches("  eval-passed-").count(), 1, "{second}");
+    assert_eq!(room.say(&watch, ""), "");
+    let labels = room.say("label list a.toml -s s1", "");
+    assert!(labels.starts_with("eval-passed-"), "{labels}");
+    // The runs of the judge are stored like any other.
+    let judged = room.say("sessions judge.toml --store expect.toml.judge.db --user judge", "");
+    assert_eq!(judged.lines().filter(|line| line.contains('-')).count(), 3, "{judged}");
+    let none = room.say("eval watch a.toml expect.toml --sample 0", "");
+    assert_eq!(none, "");
+}
+
+#[test]
+fn judges_and_live_tools_are_bounded() {
+    let room = judged_room();
+    let case = "[[case]]\nname = 'a'\nsay = 'pay the bill'\nexpect = [{ judge = { rubric = 'It says how much.', least = 0.5 } }]\n";
+    room.write("cases.toml", case);
+    let judge = "--judge judge.toml --judge-model script:judge.script --max-requests 9";
+    let live = format!("eval run a.toml cases.toml --model script:a.script --mode live {judge}");
+    let unbounded = room.say("eval run a.toml cases.toml --model script:a.script --mode live", "");
+    assert!(
+        unbounded.contains("set --max-requests or --max-usd") && unbounded.ends_with("exit 2\n"),
+        "{unbounded}"
+    );
+    let paid = || std::fs::read_to_string(room.path("ledger")).unwrap().lines().count();
+    let left = room.say(&live, "");
+    assert!(left.contains("pay({\"amount\":12}) may run at most once: allow the tool by name"), "{left}");
+    assert_eq!(paid(), 3);
+    let ran = room.say(&format!("{live} --allow pay"), "");
+    assert!(ran.contains("1 cases: 1 passed"), "{ran}");
+    assert_eq!(paid(), 4);
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use stepfold_agent_loop::{Agent, AgentBuilder};
+use stepfold_agent_loop::{Agent, AgentBuilder, Decision};
 use stepfold_eval::Case;
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, Transcript, Usage,
+    ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelParams, ReplyStream, Role, Transcript, Usage,
 };
 use stepfold_state_core::state::Schema;
 use stepfold_tools::{Approval, Effect, RawArgs, StateWriter, Tool, ToolError};
@@ -24,6 +24,12 @@ pub(crate) enum Variation {
     MoreSteps,
     WorseText,
     FailedCall,
+    ForgottenApproval,
+    Costly,
+    AtLimit,
+    CalledTwice,
+    NoCall,
+    SometimesLost,
     // Harmless.
     OtherOrder,
     OtherWords,
@@ -31,6 +37,12 @@ pub(crate) enum Variation {
     LongerText,
     Polite,
     WithText,
+    OtherInstructions,
+    OtherName,
+    OtherParams,
+    MoreTools,
+    OtherLimits,
+    OneBadCase,
 }
 
 /// A model that looks at the last question and at what has happened since.
@@ -50,7 +62,8 @@ impl ChatModel for Clerk {
         let message = reply(self.0, area, steps, log.len());
         let finish = if message.has_tool_calls() { FinishReason::ToolCalls } else { FinishReason::Stop };
         let mut chunks = Chunk::of(&message);
-        chunks.push(Chunk::Usage(Usage::new(100 + 10 * log.len() as u64, 20)));
+        let read = if self.0 == Variation::Costly { 1_000 } else { 100 };
+        chunks.push(Chunk::Usage(Usage::new(read + 10 * log.len() as u64, 20)));
         chunks.push(Chunk::Finished(finish));
         ReplyStream::from_chunks(chunks)
     }
@@ -82,10 +95,16 @@ fn reply(variation: Variation, area: u64, steps: usize, place: usize) -> Message
     };
     let lines = match (variation, steps) {
         (Variation::LostState, 0) => vec![count],
+        (Variation::SometimesLost, 0) if area % 5 < 2 => vec![count],
+        (Variation::OneBadCase, 0) if area == 7 => vec![count],
+        (Variation::CalledTwice, 0) => {
+            let again = format!("> {} note(text=\"area {area}\")", id("again"));
+            vec![count, note, again]
+        }
         (Variation::OtherOrder, 0) => vec![note, count],
         (Variation::MoreSteps, 0) => vec![count.clone()],
         (Variation::MoreSteps, 1) => vec![format!("> {} count(area={area})", id("again")), note],
-        (Variation::MoreSteps, _) => vec![answer],
+        (Variation::NoCall, 0) | (Variation::MoreSteps, _) => vec![answer],
         (Variation::WithText, 0) => vec!["I look.".to_owned(), count, note],
         (_, 0) => vec![count, note],
         _ => vec![answer],
@@ -129,8 +148,34 @@ pub(crate) fn clerk(variation: Variation, executions: &Executions) -> AgentBuild
 }
 
 /// A clerk whose notes need an approval.
-pub(crate) fn careful(executions: &Executions) -> AgentBuilder {
-    clerk(Variation::None, executions).approval(Approval::when(|arguments| arguments.contains_key("text")))
+pub(crate) fn careful(variation: Variation, executions: &Executions) -> AgentBuilder {
+    let clerk = clerk(variation, executions);
+    let asking = Approval::when(|arguments| arguments.contains_key("text"));
+    match variation {
+        Variation::ForgottenApproval => clerk,
+        Variation::AtLimit => clerk.approval(asking).max_steps(1),
+        Variation::OtherInstructions => clerk.approval(asking).instructions("Be brief."),
+        Variation::OtherName => clerk.approval(asking).name("counter"),
+        Variation::OtherParams => clerk.approval(asking).params(ModelParams::default().with_temperature(0.2)),
+        Variation::MoreTools => {
+            let unused = Tool::new("sleep", "Sleeps.", async || Ok::<&str, ToolError>("slept"));
+            clerk.approval(asking).tool(unused.build().expect("a valid tool"))
+        }
+        Variation::OtherLimits => clerk.approval(asking).max_steps(9),
+        _ => clerk.approval(asking),
+    }
+}
+
+/// Cases of that many sessions of a careful clerk whose notes were approved.
+pub(crate) async fn approved_cases(agent: &Agent, count: u64) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for area in 1..=count {
+        let session = session(agent, &format!("s{area}"), &format!("how many stalls has area {area}")).await;
+        let request = session.pending().await.expect("it can be read").remove(0);
+        session.resume().decide(request.id, Decision::Approve).await.expect("the run ends");
+        cases.push(Case::taken_from(&session, None).await.expect("a turn that suits"));
+    }
+    cases
 }
 
 /// A session of one turn about an area.

@@ -9,6 +9,9 @@
 )]
 
 mod clerk;
+mod continued;
+mod faults;
 mod laws;
+mod live;
 mod planted;
 mod streamed;

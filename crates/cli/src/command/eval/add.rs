@@ -1,0 +1,150 @@
+//! `stepfold eval add`: turns of stored sessions become cases.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::json;
+use stepfold::eval::{Case, EvalError, Redaction};
+use stepfold::prelude::*;
+
+use super::{is_toml, open};
+use crate::args::EvalAddArgs;
+use crate::context::CommandContext;
+use crate::error::{CommandEnding, UsageError};
+use crate::show::{self, counted};
+
+/// Appends turns of sessions to a data set.
+pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    if is_toml(&args.data_set) {
+        let words = "cases are added to JSON lines, not to TOML; name a file that ends in .jsonl";
+        return Err(UsageError(words.to_owned()).into());
+    }
+    let mut redaction = redaction(&args.redact)?;
+    let known = names_of(&args.data_set)?;
+    let context = CommandContext::for_read(&args.target)?;
+    let sessions = sessions(args, &context).await?;
+    let mut added =
+        AddedCases { writer: appending(&args.data_set)?, known, added: 0, repeated: 0, unsuited: Vec::new() };
+    for session in sessions {
+        match &args.at {
+            Some(at) => {
+                let version = context.version(session.key(), at).await?;
+                added.add(Case::taken_from(&session, Some(version)).await, &mut redaction)?;
+            }
+            None => {
+                for case in Case::all_of(&session).await? {
+                    added.add(case, &mut redaction)?;
+                }
+            }
+        }
+    }
+    added.finish(&args.data_set, json)
+}
+
+/// The rules of redaction: `email`, `card`, `phone-and-key`, `key:NAME`, or `NAME=EXPRESSION`.
+fn redaction(rules: &[String]) -> anyhow::Result<Redaction> {
+    rules.iter().try_fold(Redaction::new(), |redaction, rule| {
+        Ok(match (rule.as_str(), rule.strip_prefix("key:"), rule.split_once('=')) {
+            ("email", ..) => redaction.emails(),
+            ("card", ..) => redaction.cards(),
+            ("phone-and-key", ..) => redaction.phones_and_keys(),
+            (_, Some(key), _) => redaction.key(key),
+            (_, _, Some((name, pattern))) => {
+                redaction.pattern(name, pattern).map_err(|error| UsageError(error.to_string()))?
+            }
+            _ => {
+                let words = format!(
+                    "unknown rule of redaction `{rule}`; available: email, card, phone-and-key, key:NAME, NAME=EXPRESSION"
+                );
+                return Err(UsageError(words).into());
+            }
+        })
+    })
+}
+
+/// The data set that grows, and the counts of its growth.
+struct AddedCases {
+    writer: BufWriter<File>,
+    known: HashSet<String>,
+    added: u64,
+    repeated: u64,
+    unsuited: Vec<String>,
+}
+
+impl AddedCases {
+    fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut Redaction) -> anyhow::Result<()> {
+        let case = match case {
+            Ok(case) => redaction.apply(&case)?,
+            Err(error @ EvalError::Unsuited { .. }) => {
+                self.unsuited.push(error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if self.known.insert(case.name.clone()) {
+            case.write_line(&mut self.writer)?;
+            self.added += 1;
+        } else {
+            self.repeated += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, path: &Path, json: bool) -> anyhow::Result<CommandEnding> {
+        self.writer.flush().context("data set could not be written")?;
+        let AddedCases { added, repeated, unsuited, .. } = self;
+        for fault in unsuited.iter().filter(|_| !json) {
+            show::note(fault.clone());
+        }
+        show::line(if json {
+            json!({"added": added, "repeated": repeated, "unsuited": unsuited}).to_string()
+        } else {
+            format!(
+                "{} added to {}; {repeated} already there, {} unsuited",
+                counted(added, "case"),
+                path.display(),
+                unsuited.len()
+            )
+        });
+        Ok(CommandEnding::Done)
+    }
+}
+
+/// The file, at its end. A last line without a line break gets one: an editor may have left it out.
+fn appending(path: &Path) -> anyhow::Result<BufWriter<File>> {
+    let opened = || {
+        let mut file = File::options().create(true).read(true).append(true).open(path)?;
+        let mut last = [b'\n'];
+        if file.metadata()?.len() > 0 {
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+        }
+        if last != [b'\n'] {
+            file.write_all(b"\n")?;
+        }
+        Ok::<_, std::io::Error>(BufWriter::new(file))
+    };
+    opened().with_context(|| format!("data set {} could not be opened", path.display()))
+}
+
+/// The sessions to take cases from: the one that is named, or the newest ones.
+async fn sessions(args: &EvalAddArgs, context: &CommandContext) -> anyhow::Result<Vec<SessionHandle>> {
+    let Some(newest) = args.newest else { return Ok(vec![context.session().await?]) };
+    let mut sessions = Vec::new();
+    for session in context.list(newest.get()).await? {
+        sessions.push(context.session_named(session.key.id.as_str()).await?);
+    }
+    Ok(sessions)
+}
+
+/// The names of the cases of a file, which may be missing.
+fn names_of(path: &Path) -> anyhow::Result<HashSet<String>> {
+    if !path.exists() {
+        return Ok(HashSet::new());
+    }
+    let names = open(path)?.map(|case| case.map(|case| case.name));
+    Ok(names.collect::<Result<_, _>>()?)
+}

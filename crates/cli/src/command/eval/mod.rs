@@ -1,0 +1,167 @@
+//! `stepfold eval`: cases from stored sessions, experiments with them, and comparisons of their reports.
+
+mod add;
+mod candidate;
+mod judge;
+mod programs;
+mod report_file;
+mod watch;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
+
+use self::add::add;
+use self::candidate::experiment;
+use self::report_file::ReportFile;
+use crate::args::{EvalCommand, EvalFormat, EvalRunArgs};
+use crate::error::{CommandEnding, UsageError};
+use crate::show;
+
+/// The rows of a table in Markdown.
+const ROWS: usize = 50;
+
+pub(super) async fn eval(command: &EvalCommand, json: bool) -> anyhow::Result<CommandEnding> {
+    match command {
+        EvalCommand::Add(args) => add(args, json).await,
+        EvalCommand::Run(args) => run(args, json).await,
+        EvalCommand::Watch(args) => Box::pin(watch::watch(args, json)).await,
+        EvalCommand::Report { report, format } => {
+            show::print(text_of(&read_report(report)?, format_of(*format, json))?);
+            Ok(CommandEnding::Done)
+        }
+        EvalCommand::Compare { format: EvalFormat::Junit, .. } => {
+            let words = "a comparison has no JUnit form; use --format table, markdown or json";
+            Err(UsageError(words.to_owned()).into())
+        }
+        EvalCommand::Compare { baseline, candidate, seed, max_losses, format } => {
+            let (baseline, candidate) = (read_report(baseline)?, read_report(candidate)?);
+            compare(&baseline, &candidate, (*seed, *max_losses), format_of(*format, json))
+        }
+    }
+}
+
+/// Opens a data set.
+fn open(path: &Path) -> anyhow::Result<DataSet<'static>> {
+    let fault =
+        |error: std::io::Error| UsageError(format!("data set {} could not be read: {error}", path.display()));
+    if is_toml(path) {
+        return Ok(DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?)?);
+    }
+    Ok(DataSet::from_json_lines(BufReader::new(File::open(path).map_err(fault)?)))
+}
+
+fn is_toml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "toml")
+}
+
+/// Confronts a candidate with a data set.
+async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let baseline = args.baseline.as_deref().map(read_report).transpose()?;
+    let mut experiment = experiment(args)?;
+    let cases = open(&args.data_set)?;
+    let mut file = None;
+    if let Some(path) = &args.report {
+        let (opened, continued) = ReportFile::open(path, experiment)?;
+        (file, experiment) = (Some(opened), continued);
+    }
+    let mut results: Vec<CaseResult> = Vec::new();
+    let keep = |result: CaseResult, is_known: bool| {
+        if let Some(file) = file.as_mut().filter(|_| !is_known) {
+            file.keep(&result)?;
+        }
+        results.push(result);
+        Ok(())
+    };
+    let summary = experiment.run_each_known(cases, keep).await?;
+    let report = Report::new(experiment.head(), results);
+    if let Some(file) = file {
+        file.finish(&report)?;
+    }
+    show::print(text_of(&report, format_of(args.format, json))?);
+    let mut ending = ending_of(&summary, args);
+    if let Some(baseline) = baseline {
+        let compared =
+            compare(&baseline, &report, (args.seed, args.max_losses), format_of(args.format, json))?;
+        ending = if ending == CommandEnding::Done { compared } else { ending };
+    }
+    Ok(ending)
+}
+
+/// The ending that the thresholds demand.
+fn ending_of(summary: &Summary, args: &EvalRunArgs) -> CommandEnding {
+    let is_below =
+        |rate: Option<f64>, least: Option<f64>| least.is_some_and(|least| rate.unwrap_or(0.0) < least);
+    let mut faults = Vec::new();
+    if is_below(summary.pass_rate(), args.min_pass_rate) {
+        faults.push("pass rate below --min-pass-rate");
+    }
+    if is_below(summary.coverage(), args.min_coverage) {
+        faults.push("coverage below --min-coverage");
+    }
+    if summary.errors > args.max_errors {
+        faults.push("more errors than --max-errors");
+    }
+    for fault in &faults {
+        show::note((*fault).to_owned());
+    }
+    if faults.is_empty() { CommandEnding::Done } else { CommandEnding::Failed }
+}
+
+fn read_report(path: &Path) -> anyhow::Result<Report> {
+    let file = File::open(path)
+        .map_err(|error| UsageError(format!("report {} could not be read: {error}", path.display())))?;
+    Ok(Report::from_json_lines(BufReader::new(file))?)
+}
+
+/// Compares a candidate with a baseline. A regression, or a comparison that says nothing, fails the command.
+fn compare(
+    baseline: &Report,
+    candidate: &Report,
+    (seed, max_losses): (u64, Option<u64>),
+    format: EvalFormat,
+) -> anyhow::Result<CommandEnding> {
+    let comparison = Comparison::of(baseline, candidate, seed)?;
+    match format {
+        EvalFormat::Json => {
+            let mut object = serde_json::to_value(&comparison)?;
+            object["verdict"] = serde_json::to_value(comparison.verdict())?;
+            show::line(object.to_string());
+        }
+        EvalFormat::Markdown => show::print(comparison.to_markdown(ROWS)),
+        EvalFormat::Table => {
+            let lost = comparison.lost.iter().map(|(case, why)| format!("lost {case}: {why}\n"));
+            show::print(format!("{comparison}{}", lost.collect::<String>()));
+        }
+        // A test report stays one document: the comparison is for the person who reads the log.
+        EvalFormat::Junit => show::note(comparison.to_string().trim_end().to_owned()),
+    }
+    let is_over = max_losses.is_some_and(|most| comparison.losses > most);
+    if is_over {
+        show::note("more lost cases than --max-losses".to_owned());
+    }
+    Ok(match comparison.verdict() {
+        _ if is_over => CommandEnding::Failed,
+        Verdict::Worse | Verdict::Unknown => CommandEnding::Failed,
+        _ => CommandEnding::Done,
+    })
+}
+
+fn format_of(format: EvalFormat, json: bool) -> EvalFormat {
+    if json { EvalFormat::Json } else { format }
+}
+
+fn text_of(report: &Report, format: EvalFormat) -> anyhow::Result<String> {
+    Ok(match format {
+        EvalFormat::Table => report.to_string(),
+        EvalFormat::Markdown => report.to_markdown(ROWS),
+        EvalFormat::Junit => report.to_junit()?,
+        EvalFormat::Json => {
+            let mut lines = Vec::new();
+            report.write_json_lines(&mut lines)?;
+            String::from_utf8(lines)?
+        }
+    })
+}

@@ -1,0 +1,217 @@
+//! Redaction of cases: values that rules name are replaced before a case is written, the same everywhere in the case, so that
+//! its record still answers the calls.
+
+use std::collections::BTreeMap;
+
+use regex_lite::Regex;
+use serde_json::Value;
+
+use crate::case::Case;
+use crate::error::EvalError;
+
+/// The least bytes of a text that is replaced because a key names it; shorter ones match everywhere and reveal little.
+const MIN_BYTES: usize = 4;
+
+/// Rules that name values which a data set must not hold.
+///
+/// A value is replaced by the name of its rule and a number, wherever it occurs in a case: in messages, arguments, results,
+/// values of the state, and the name of the case. Equal values have equal replacements, in all cases that one `Redaction`
+/// has seen; so a candidate that repeats what it reads still finds the recorded answers.
+///
+/// # Examples
+/// ```
+/// use stepfold_eval::{Case, Redaction};
+///
+/// let mut redaction = Redaction::new().emails().key("token");
+/// let case = Case::new("greeting", "I am ada@example.org, and s3cret is my token").value("token", "s3cret");
+/// let case = redaction.apply(&case)?;
+/// assert_eq!(case.say.as_deref(), Some("I am [email 1], and [token 1] is my token"));
+/// assert_eq!(case.values["token"], "[token 1]");
+/// # Ok::<(), stepfold_eval::EvalError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Redaction {
+    patterns: Vec<(String, Regex)>,
+    keys: Vec<String>,
+    /// The replacement of each value, by rule and value.
+    replacements: BTreeMap<(String, String), String>,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Redaction {
+    /// No rules.
+    pub fn new() -> Self {
+        Redaction::default()
+    }
+
+    /// Whether there are no rules.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty() && self.keys.is_empty()
+    }
+
+    /// Replaces matches of a regular expression.
+    ///
+    /// # Errors
+    /// [`EvalError::Redaction`] for an invalid expression, and for one that matches the empty text.
+    pub fn pattern(mut self, name: impl Into<String>, pattern: &str) -> Result<Self, EvalError> {
+        let name = name.into();
+        let fault = |why: String| EvalError::Redaction { rule: name.clone(), why };
+        let regex =
+            Regex::new(pattern).map_err(|error| fault(format!("invalid regular expression: {error}")))?;
+        if regex.is_match("") {
+            return Err(fault("the expression matches the empty text".to_owned()));
+        }
+        self.patterns.push((name, regex));
+        Ok(self)
+    }
+
+    /// Replaces addresses of e-mail.
+    pub fn emails(self) -> Self {
+        self.known("email", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+    }
+
+    /// Replaces numbers of payment cards: 13 to 19 digits, in groups or not.
+    pub fn cards(self) -> Self {
+        self.known("card", r"\b[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{1,7}\b")
+    }
+
+    /// Replaces telephone numbers in the international form, and keys of providers that begin with `sk-`, `ghp_` or `AKIA`.
+    pub fn phones_and_keys(self) -> Self {
+        self.known("phone", r"\+[1-9][0-9]([ ()/-]{0,2}[0-9]){6,13}")
+            .known("key", r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b")
+    }
+
+    #[expect(clippy::expect_used, reason = "the expressions are part of this file, and its tests use each")]
+    fn known(mut self, name: &str, pattern: &str) -> Self {
+        let regex = Regex::new(pattern);
+        self.patterns.push((name.to_owned(), regex.expect("the expression is part of this program")));
+        self
+    }
+
+    /// Replaces the values of a state key, and of each field with this name in arguments and results. Texts of fewer than four
+    /// bytes are replaced there alone; numbers become 0.
+    pub fn key(mut self, name: impl Into<String>) -> Self {
+        self.keys.push(name.into());
+        self
+    }
+
+    /// The case without the values that the rules name.
+    ///
+    /// # Errors
+    /// [`EvalError::Redaction`] when a rule names a part of the form of a case, such as `role`.
+    pub fn apply(&mut self, case: &Case) -> Result<Case, EvalError> {
+        if self.is_empty() {
+            return Ok(case.clone());
+        }
+        let fault = |error: serde_json::Error| EvalError::Redaction {
+            rule: case.name.clone(),
+            why: format!("a rule names a part of the form of a case: {error}"),
+        };
+        let mut value = serde_json::to_value(case).map_err(fault)?;
+        let mut named = Vec::new();
+        self.collect(&mut value, &mut named);
+        // The longest first: a text may be a part of another one.
+        named.sort_by(|(_, a), (_, b)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        named.dedup();
+        self.rewrite(&mut value, &named);
+        serde_json::from_value(value).map_err(fault)
+    }
+
+    /// Collects the texts that keys name, and replaces numbers and short texts where they are.
+    fn collect(&mut self, value: &mut Value, named: &mut Vec<(String, String)>) {
+        match value {
+            Value::Object(fields) => {
+                // A write names its key by a value.
+                let written = fields.get("key").and_then(Value::as_str).map(str::to_owned);
+                let written = written.filter(|key| self.keys.contains(key));
+                for (name, field) in fields.iter_mut() {
+                    match &written {
+                        Some(key) if name == "value" => self.take(key, field, named),
+                        _ if self.keys.contains(name) => self.take(&name.clone(), field, named),
+                        _ => self.collect(field, named),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.collect(item, named)),
+            // Results of tools and texts may be JSON themselves.
+            Value::String(text) if text.starts_with(['{', '[']) => {
+                let Ok(mut inner) = serde_json::from_str::<Value>(text) else { return };
+                let before = inner.clone();
+                self.collect(&mut inner, named);
+                if inner != before {
+                    *text = inner.to_string();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, key: &str, value: &mut Value, named: &mut Vec<(String, String)>) {
+        match value {
+            Value::String(text) if text.len() >= MIN_BYTES => named.push((key.to_owned(), text.clone())),
+            Value::String(text) => *text = self.replacement(key, text),
+            Value::Number(number) => {
+                let text = number.to_string();
+                if text.len() >= MIN_BYTES {
+                    named.push((key.to_owned(), text));
+                }
+                *value = 0.into();
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.take(key, item, named)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.take(key, field, named)),
+            Value::Bool(_) | Value::Null => {}
+        }
+    }
+
+    fn rewrite(&mut self, value: &mut Value, named: &[(String, String)]) {
+        match value {
+            Value::String(text) => *text = self.redacted(text, named),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.rewrite(item, named)),
+            Value::Object(fields) => {
+                let old = std::mem::take(fields);
+                for (name, mut field) in old {
+                    self.rewrite(&mut field, named);
+                    fields.insert(self.redacted(&name, named), field);
+                }
+            }
+            Value::Number(number) => {
+                // A number in digits that a rule names, such as a card number.
+                let text = number.to_string();
+                if text.len() >= MIN_BYTES && self.redacted(&text, named) != text {
+                    *value = 0.into();
+                }
+            }
+            Value::Bool(_) | Value::Null => {}
+        }
+    }
+
+    fn redacted(&mut self, text: &str, named: &[(String, String)]) -> String {
+        let mut text = text.to_owned();
+        for (rule, found) in named.iter().filter(|(rule, found)| !rule.is_empty() && !found.is_empty()) {
+            if text.contains(found.as_str()) {
+                let replacement = self.replacement(rule, found);
+                text = text.replace(found.as_str(), &replacement);
+            }
+        }
+        for (rule, regex) in self.patterns.clone() {
+            if regex.is_match(&text) {
+                let replace = |found: &regex_lite::Captures<'_>| self.replacement(&rule, &found[0]);
+                text = regex.replace_all(&text, replace).into_owned();
+            }
+        }
+        text
+    }
+
+    fn replacement(&mut self, rule: &str, found: &str) -> String {
+        let known = (rule.to_owned(), found.to_owned());
+        if let Some(replacement) = self.replacements.get(&known) {
+            return replacement.clone();
+        }
+        let count = self.counts.entry(rule.to_owned()).or_default();
+        *count += 1;
+        let replacement = format!("[{rule} {count}]");
+        self.replacements.insert(known, replacement.clone());
+        replacement
+    }
+}

@@ -1,0 +1,130 @@
+//! The limit on what an experiment spends: its candidates and its judge together.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use stepfold_agent_loop::{MeterError, MeteredRequest, RequestEnd, RequestMeter};
+use stepfold_state_core::chat::{Prices, Usage};
+
+/// A limit on requests to models and on their cost, shared by all cases of an experiment and its judge.
+///
+/// A request beyond it is not sent, and its case is an [error](crate::CaseStatus::Error), which is tried again when the
+/// experiment [continues](crate::Experiment::continuing). The bound on requests is exact. The one on the cost is checked before
+/// each request, so the requests under way at that moment can exceed it. A cost cannot be held without prices: a reply of
+/// a model that has none ends the spending.
+///
+/// # Examples
+/// ```
+/// use stepfold_agent_loop::{Agent, test_kit::Script};
+/// use stepfold_eval::{Case, CaseStatus, DataSet, Expectation, Experiment, Spending};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let agent = Agent::builder(Script::parse("assistant: hello")?.whole()).build()?;
+/// let cases = ["a", "b", "c"].map(|name| Case::new(name, "hello").expect(Expectation::Answered));
+/// let limited = Experiment::new(&agent).spending(Spending::new().max_requests(2));
+/// let summary = limited.run(DataSet::of(cases)).await?.summary();
+/// assert_eq!((summary.passed, summary.errors), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Spending {
+    max_requests: Option<u64>,
+    max_nanodollars: Option<u64>,
+    prices: Vec<Prices>,
+    spent: Arc<Spent>,
+}
+
+#[derive(Debug, Default)]
+struct Spent {
+    requests: AtomicU64,
+    nanodollars: AtomicU64,
+    has_no_price: AtomicBool,
+}
+
+impl Spending {
+    /// Without a limit.
+    pub fn new() -> Self {
+        Spending::default()
+    }
+
+    /// Limits the requests.
+    pub const fn max_requests(mut self, requests: u64) -> Self {
+        self.max_requests = Some(requests);
+        self
+    }
+
+    /// Limits the cost, in billionths of a dollar, by these prices.
+    pub fn max_nanodollars(mut self, nanodollars: u64, prices: Prices) -> Self {
+        self.max_nanodollars = Some(nanodollars);
+        self.prices.push(prices);
+        self
+    }
+
+    /// Adds prices, of the judge's models for example. The first table with a price of a model holds.
+    pub fn also_priced(mut self, prices: Prices) -> Self {
+        self.prices.push(prices);
+        self
+    }
+
+    /// Takes one request from what is left.
+    ///
+    /// # Errors
+    /// Why it must not be sent.
+    pub(crate) fn take(&self) -> Result<(), String> {
+        if self.max_nanodollars.is_some() && self.spent.has_no_price.load(Ordering::SeqCst) {
+            return Err("the limit of costs cannot be held: a model has no price".to_owned());
+        }
+        if self.max_nanodollars.is_some_and(|most| self.spent.nanodollars.load(Ordering::SeqCst) >= most) {
+            return Err("the limit of costs is reached".to_owned());
+        }
+        let taken = self.spent.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |sent| {
+            self.max_requests.is_none_or(|most| sent < most).then_some(sent + 1)
+        });
+        taken.map(drop).map_err(|sent| format!("the limit of {sent} requests is reached"))
+    }
+
+    /// Adds the usage of a reply.
+    pub(crate) fn add(&self, model: &str, usage: &Usage) {
+        match self.prices.iter().find_map(|prices| prices.cost(model, usage)) {
+            Some(cost) => {
+                self.spent.nanodollars.fetch_add(cost.nanodollars(), Ordering::SeqCst);
+            }
+            None => self.spent.has_no_price.store(true, Ordering::SeqCst),
+        }
+    }
+}
+
+/// The meter of one run.
+#[derive(Debug)]
+pub(crate) struct RunMeter {
+    spending: Spending,
+    /// The model that was asked, by the place of the request.
+    asked: Mutex<BTreeMap<Vec<usize>, String>>,
+}
+
+impl RunMeter {
+    pub(crate) fn new(spending: &Spending) -> Self {
+        RunMeter { spending: spending.clone(), asked: Mutex::default() }
+    }
+}
+
+impl RequestMeter for RunMeter {
+    fn admit<'a>(&'a self, request: MeteredRequest<'a>) -> BoxFuture<'a, Result<(), MeterError>> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.insert(request.place.to_vec(), request.model.to_owned());
+        let taken = self.spending.take().map_err(|why| MeterError::Failed(why.into()));
+        Box::pin(std::future::ready(taken))
+    }
+
+    fn end<'a>(&'a self, place: &'a [usize], end: RequestEnd<'a>) -> BoxFuture<'a, ()> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
+        if let RequestEnd::Recorded { model, usage } | RequestEnd::Unrecorded { model, usage } = end {
+            self.spending.add(model.or(asked.as_deref()).unwrap_or_default(), usage);
+        }
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,110 @@
+//! Experiments that were interrupted continue, and cases are tried more than once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stepfold_eval::{
+    Case, CaseResult, Comparison, DEFAULT_SEED, DataSet, EvalError, Experiment, Report, Score, Trial, Verdict,
+};
+
+use crate::clerk::{Executions, Variation, cases, clerk};
+
+fn stored(report: &Report) -> Vec<u8> {
+    let mut stored = Vec::new();
+    report.write_json_lines(&mut stored).expect("memory takes it");
+    stored
+}
+
+/// Cut at each byte, the results so far are taken, and the report is the same.
+#[tokio::test]
+async fn an_experiment_that_was_cut_at_any_byte_has_the_same_report() {
+    let executions = Executions::default();
+    let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
+    let cases = cases(&agent, 4).await;
+    let (tried, taken_in_all) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let of_evaluator = Arc::clone(&tried);
+    let evaluator = move |_: &Case, _: &Trial| {
+        of_evaluator.fetch_add(1, Ordering::Relaxed);
+        Score::passed("own")
+    };
+    let experiment = Experiment::new(&agent).repeats(2).evaluator(evaluator);
+    let whole = stored(&experiment.run(DataSet::of(cases.clone())).await.expect("valid cases"));
+    for cut in (0..whole.len()).step_by(97).chain([whole.len()]) {
+        let (interrupted, bytes) = Report::from_interrupted(&whole[..cut]).expect("whole lines can be read");
+        assert!(bytes <= cut);
+        let known = interrupted.as_ref().map_or(0, |report| report.results.len() as u64);
+        let continued = match interrupted {
+            Some(interrupted) => experiment.clone().continuing(interrupted).expect("the same experiment"),
+            None => experiment.clone(),
+        };
+        let before = tried.load(Ordering::Relaxed);
+        let mut results: Vec<CaseResult> = Vec::new();
+        let mut taken = 0;
+        let keep = |result, is_known| {
+            taken += u64::from(is_known);
+            results.push(result);
+            Ok(())
+        };
+        continued.run_each_known(DataSet::of(cases.clone()), keep).await.expect("valid cases");
+        assert_eq!((taken, tried.load(Ordering::Relaxed) - before), (known, 8 - known));
+        assert_eq!(stored(&Report::new(continued.head(), results)), whole);
+        taken_in_all.fetch_add(known, Ordering::Relaxed);
+    }
+    assert!(taken_in_all.load(Ordering::Relaxed) > 8, "results were taken");
+}
+
+#[tokio::test]
+async fn results_of_another_case_or_candidate_are_not_taken() {
+    let executions = Executions::default();
+    let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
+    let mut cases = cases(&agent, 2).await;
+    let report = Experiment::new(&agent).run(DataSet::of(cases.clone())).await.expect("valid cases");
+    let other = agent.to_builder().instructions("Be brief.").build().expect("a valid agent");
+    let error = Experiment::new(&other).continuing(report.clone()).expect_err("another candidate");
+    assert_eq!(
+        error.to_string(),
+        "experiment cannot be continued: its results are of another one: instructions is new"
+    );
+    let error =
+        Experiment::new(&agent).allow_pure("count").continuing(report.clone()).expect_err("more is allowed");
+    assert!(
+        matches!(&error, EvalError::Continue { differences } if *differences == ["option `allow` changed"]),
+        "{error}"
+    );
+
+    // A case that has changed is tried again.
+    cases[1] = cases[1].clone().expect(stepfold_eval::Expectation::TextEquals("other".to_owned()));
+    let continued = Experiment::new(&agent).continuing(report).expect("the same experiment");
+    let mut known = Vec::new();
+    let keep = |result: CaseResult, is_known| {
+        known.push((is_known, result.passed()));
+        Ok(())
+    };
+    continued.run_each_known(DataSet::of(cases), keep).await.expect("valid cases");
+    assert_eq!(known, [(true, Some(true)), (false, Some(false))]);
+}
+
+#[tokio::test]
+async fn flaky_cases_are_named_and_decided_by_most_repeats() {
+    let executions = Executions::default();
+    let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
+    let cases = cases(&agent, 3).await;
+    let run = async |bad: &[u64]| {
+        let (count, bad) = (AtomicU64::new(0), bad.to_vec());
+        let evaluator = move |_: &Case, _: &Trial| match bad.contains(&count.fetch_add(1, Ordering::Relaxed))
+        {
+            true => Score::failed("own", "bad luck"),
+            false => Score::passed("own"),
+        };
+        let experiment = Experiment::new(&agent).repeats(3).evaluator(evaluator);
+        experiment.run(DataSet::of(cases.clone())).await.expect("valid cases")
+    };
+    // Of three repeats: one bad, two bad, none bad.
+    let (baseline, luck) = (run(&[]).await, run(&[1, 3, 5]).await);
+    let comparison = Comparison::of(&baseline, &luck, DEFAULT_SEED).expect("same mode");
+    assert_eq!((comparison.pairs, comparison.losses, comparison.ties), (3, 1, 2), "{comparison}");
+    assert_eq!(comparison.flaky, [cases[0].name.clone(), cases[1].name.clone()]);
+    assert_eq!(comparison.lost, [(cases[1].name.clone(), "own: bad luck".to_owned())]);
+    assert_eq!(comparison.verdict(), Verdict::NoDifference);
+    assert!(luck.to_string().contains(&format!("{} #2", cases[0].name)), "{luck}");
+}
