@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::runner::{AgentArchive, ArchiveError, RunnerError, RunnerErrorKind};
+use stepfold::state_core::state::ValueRef;
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
 
 use crate::agent_file::{AgentFile, AgentTexts};
@@ -45,7 +46,7 @@ impl AgentBundle {
 
     /// The version that a session of the archive stores.
     pub(crate) fn stored_in(session: &Session) -> Result<Self, ArchiveError> {
-        let stored = session.get("version").map(|value| value.to_json()).unwrap_or_default();
+        let stored = session.get("version").map(ValueRef::to_json).unwrap_or_default();
         serde_json::from_value(stored).map_err(|error| fault(format!("invalid stored version: {error}")))
     }
 
@@ -106,7 +107,7 @@ fn collect(table: &toml::Table, reached: &mut BTreeSet<Reached>) {
         match value {
             toml::Value::Table(inner) => collect(inner, reached),
             toml::Value::Array(list) => {
-                list.iter().filter_map(toml::Value::as_table).for_each(|it| collect(it, reached))
+                list.iter().filter_map(toml::Value::as_table).for_each(|it| collect(it, reached));
             }
             _ => {}
         }
@@ -164,7 +165,7 @@ impl AgentFiles {
     /// what it runs.
     fn check_reached(&self, version: &AgentBundle) -> Result<(), ArchiveError> {
         let is_allowed = |reached: &Reached| {
-            self.reached.contains(reached) || self.former_programs.iter().any(|name| reached.name == *name)
+            self.reached.contains(reached) || self.former_programs.contains(&reached.name)
         };
         let refused: BTreeSet<String> = version
             .reached()

@@ -26,7 +26,7 @@ pub(super) async fn agents(
     };
     let versions = stored_versions(&context).await?;
     let runs = runs_by_agent(&context).await?;
-    let oldest_kept = prune.map(|days| SystemClock.now().before(Duration::from_hours(24) * days));
+    let oldest_kept = prune.map(|days| SystemClock.now().before(DAY * days));
     let mut removed = 0;
     for version in &versions {
         let digest = version.key.id.as_str();
@@ -34,8 +34,8 @@ pub(super) async fn agents(
         let is_current = is_current(&context, version).await?;
         let runs = runs.get(digest).copied().unwrap_or_default();
         let is_old = oldest_kept.is_some_and(|oldest| version.created < oldest);
-        let removes = is_old && runs == 0 && !is_current;
-        if removes {
+        let goes = is_old && runs == 0 && !is_current;
+        if goes {
             context.runner.store().delete(DeleteSession::new(version.key.clone())).await?;
             removed += 1;
         }
@@ -43,14 +43,14 @@ pub(super) async fn agents(
             let line = json!({
                 "agent": digest,
                 "is_current": is_current,
-                "removed": removes,
+                "removed": goes,
                 "stored": version.created.to_string(),
                 "unfinished_runs": runs,
             });
             show::line(line.to_string());
         } else {
             let current = if is_current { "  the file of today" } else { "" };
-            let removed = if removes { "  removed" } else { "" };
+            let removed = if goes { "  removed" } else { "" };
             let runs = counted(runs, "unfinished run");
             show::line(format!("{digest}  {}  {runs}{current}{removed}", version.created));
         }
@@ -62,6 +62,9 @@ pub(super) async fn agents(
     }
     Ok(CommandEnding::Done)
 }
+
+/// A day.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The stored versions of the agent's file, those that were stored last first.
 async fn stored_versions(context: &CommandContext) -> anyhow::Result<Vec<Session>> {

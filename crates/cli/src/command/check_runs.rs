@@ -55,7 +55,6 @@ impl RunCounts {
         *match run.status() {
             _ if !run.continues() => &mut self.refused,
             UpgradeStatus::Unchanged => &mut self.unchanged,
-            UpgradeStatus::Compatible => &mut self.compatible,
             UpgradeStatus::Pinned => &mut self.pinned,
             // Every change is accepted.
             _ => &mut self.compatible,

@@ -54,7 +54,7 @@ fn pinned(world: &World) -> RunnerBuilder {
 async fn waits(world: &World, id: &str) -> String {
     let session = world.runner(old(world)).build().session("ada", id).await.unwrap();
     let outcome = session.run("pay").await.unwrap();
-    outcome.pending()[0].id.to_string()
+    outcome.pending()[0].id.clone()
 }
 
 async fn kinds(session: &SessionHandle) -> Vec<String> {

@@ -7,6 +7,7 @@ use stepfold_agent_loop::Agent;
 use stepfold_runner::{Runner, WhenChanged};
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::MemoryStore;
+use stepfold_tools::Toolset;
 
 use super::site::{Site, agent};
 
@@ -57,7 +58,7 @@ async fn a_check_says_what_the_policy_does_not_continue() {
     let site = deployed(told, WhenChanged::Refuse).await;
     let rows = site.get("ada", "/upgrade").await.json();
     assert_eq!((&rows["refused"], &rows["runs"][0]["continues"]), (&json!(1), &json!(false)));
-    let without_pay = |agent: Agent| agent.to_builder().tools(Vec::new()).build().unwrap();
+    let without_pay = |agent: Agent| agent.to_builder().tools(Toolset::default()).build().unwrap();
     let site = deployed(without_pay, WhenChanged::Compatible).await;
     let rows = site.get("ada", "/upgrade").await.json();
     assert_eq!(rows["runs"][0]["status"], "touched");
