@@ -106,7 +106,7 @@ impl MemoryBudgets {
     pub(super) fn forget_spender(&mut self, request: &EraseData, app: &AppId, user: &UserId) -> u64 {
         let is_of_user = |record: &SpendRecord| record.key.app == *app && record.key.user == *user;
         let ids: Vec<ReservationId> = (self.requests.iter())
-            .filter(|(_, (record, _))| is_of_user(record))
+            .filter(|(_, (record, ..))| is_of_user(record))
             .map(|(id, _)| id.clone())
             .collect();
         if request.is_dry_run {
@@ -116,9 +116,9 @@ impl MemoryBudgets {
             self.settle(&SettleSpend::new(id.clone(), ReservationEnd::Estimate));
             let other = ReservationId::new(format!("erased {}", LifeId::random()));
             let other_key = SessionKey::new(app.as_str(), "erased", "erased");
-            if let (Some((record, _)), Ok(other), Ok(key)) = (self.requests.remove(id), other, other_key) {
+            if let (Some((record, ..)), Ok(other), Ok(key)) = (self.requests.remove(id), other, other_key) {
                 let record = SpendRecord { id: other.clone(), key, ..record };
-                self.requests.insert(other, (record, Vec::new()));
+                self.requests.insert(other, (record, None, Vec::new()));
             }
         }
         self.sums.retain(|id, _| !request.budgets.iter().any(|prefix| id.as_str().starts_with(&**prefix)));
