@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::runner::{AgentArchive, ArchiveError, RunnerError, RunnerErrorKind};
-use stepfold::state_core::state::ValueRef;
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
+use stepfold::state_core::state::ValueRef;
 
 use crate::agent_file::{AgentFile, AgentTexts};
 use crate::args::RunArgs;

@@ -116,11 +116,9 @@ impl MemoryBudgets {
             self.settle(&SettleSpend::new(id.clone(), ReservationEnd::Estimate));
             let other = ReservationId::new(format!("erased {}", LifeId::random()));
             let other_key = SessionKey::new(app.as_str(), "erased", "erased");
-            if let (Some((record, place, _)), Ok(other), Ok(key)) =
-                (self.requests.remove(id), other, other_key)
-            {
+            if let (Some((record, ..)), Ok(other), Ok(key)) = (self.requests.remove(id), other, other_key) {
                 let record = SpendRecord { id: other.clone(), key, ..record };
-                self.requests.insert(other, (record, place, Vec::new()));
+                self.requests.insert(other, (record, None, Vec::new()));
             }
         }
         self.sums.retain(|id, _| !request.budgets.iter().any(|prefix| id.as_str().starts_with(&**prefix)));
