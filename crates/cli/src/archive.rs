@@ -12,13 +12,14 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
-use stepfold::runner::{AgentArchive, ArchiveError, RunnerError, RunnerErrorKind};
+use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind};
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
 use stepfold::state_core::state::ValueRef;
 
-use crate::agent_file::{AgentFile, AgentTexts};
+use crate::agent_file::{AgentFile, AgentTexts, normal};
 use crate::args::RunArgs;
 use crate::context::LoadedAgent;
+use crate::migrate::session_schema;
 use crate::model::{ModelSource, PlaceholderModel};
 
 /// The application whose sessions are the stored versions: the user is the agent, the session the digest.
@@ -38,10 +39,11 @@ pub(crate) struct AgentBundle {
 
 impl AgentBundle {
     pub(crate) fn of(path: &Path, texts: BTreeMap<PathBuf, String>) -> Self {
+        let path = normal(path);
         let folder = path.parent().unwrap_or(Path::new(""));
-        let relative = |path: PathBuf| path.strip_prefix(folder).map(Path::to_owned).unwrap_or(path);
-        let texts = texts.into_iter().map(|(path, text)| (relative(path), text)).collect();
-        AgentBundle { file: relative(path.to_owned()), texts }
+        let relative = |path: &Path| path.strip_prefix(folder).unwrap_or(path).to_owned();
+        let texts = texts.into_iter().map(|(path, text)| (relative(&normal(&path)), text)).collect();
+        AgentBundle { file: relative(&path), texts }
     }
 
     /// The version that a session of the archive stores.
@@ -57,57 +59,74 @@ impl AgentBundle {
     }
 
     /// All programs and addresses that the files name, each with all that it is started or called with.
-    fn reached(&self) -> BTreeSet<Reached> {
-        let mut reached = BTreeSet::new();
-        for text in self.texts.values() {
+    fn external_access(&self) -> BTreeSet<ExternalAccess> {
+        let mut found = BTreeSet::new();
+        for (path, text) in &self.texts {
             // What is not TOML is a script of a model, or a fault that the build reports.
             if let Ok(table) = text.parse::<toml::Table>() {
-                collect(&table, &mut reached);
+                // Programs are found from the folder of the file that names them.
+                collect(&table, path.parent().unwrap_or(Path::new("")), &mut found);
             }
         }
-        reached
+        found
     }
 }
 
-/// A program or an address.
+/// A program, an address or a file that an agent file makes the process use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Reached {
-    /// The program, or the address.
+struct ExternalAccess {
+    /// The program with its arguments, or the address.
     name: String,
     /// All fields that say how it is started or called.
-    how: String,
+    fields: String,
+    /// Whether its name alone says all of it.
+    is_plain: bool,
+}
+
+impl ExternalAccess {
+    fn new(name: impl Into<String>, fields: &Value, is_plain: bool) -> Self {
+        ExternalAccess { name: name.into(), fields: fields.to_string(), is_plain }
+    }
 }
 
 /// The fields of a table that say how a server is called.
 const ADDRESS: [&str; 7] =
     ["url", "hosts", "method", "headers", "headers_from_environment", "token_from_environment", "oauth"];
 
-fn collect(table: &toml::Table, reached: &mut BTreeSet<Reached>) {
+fn collect(table: &toml::Table, folder: &Path, found: &mut BTreeSet<ExternalAccess>) {
     if let Some(command) = table.get("command") {
-        let argv = command.get("argv").unwrap_or(command);
-        let program = argv.as_array().and_then(|argv| argv.first()).and_then(toml::Value::as_str);
-        let how = match command.as_array() {
-            Some(argv) => json!({ "argv": argv }),
-            None => json!(command),
-        };
-        reached.insert(Reached { name: program.unwrap_or_default().to_owned(), how: how.to_string() });
+        let argv = command.get("argv").unwrap_or(command).as_array();
+        let words = argv.into_iter().flatten().filter_map(toml::Value::as_str).collect::<Vec<_>>().join(" ");
+        let others = command.as_table().into_iter().flatten().map(|(field, _)| field.as_str());
+        let is_plain = folder == Path::new("")
+            && others.into_iter().all(|field| matches!(field, "argv" | "output" | "output_bytes"));
+        let fields = json!({ "argv": argv, "table": command.as_table(), "folder": folder });
+        found.insert(ExternalAccess::new(words, &fields, is_plain));
     }
-    if let Some(url) = table.get("url").and_then(toml::Value::as_str) {
-        let how: BTreeMap<&str, &toml::Value> =
+    let text = |field: &str| table.get(field).and_then(toml::Value::as_str);
+    if let Some(url) = text("url") {
+        let fields: BTreeMap<&str, &toml::Value> =
             ADDRESS.iter().filter_map(|field| Some((*field, table.get(*field)?))).collect();
-        reached.insert(Reached { name: url.to_owned(), how: json!(how).to_string() });
+        let is_plain = fields.keys().all(|field| matches!(*field, "url" | "hosts" | "method"));
+        found.insert(ExternalAccess::new(url, &json!(fields), is_plain));
     }
     // A model by its address gets a key of this process.
-    if let Some(model) =
-        table.get("model").and_then(toml::Value::as_str).filter(|model| model.contains("://"))
-    {
-        reached.insert(Reached { name: model.to_owned(), how: "model".to_owned() });
+    if let Some(model) = text("model").filter(|model| model.contains("://")) {
+        found.insert(ExternalAccess::new(model, &json!("model"), true));
+    }
+    // The command writes this file.
+    if let Some(approved) = text("approved") {
+        found.insert(ExternalAccess::new(approved, &json!({ "approved": folder }), false));
+    }
+    // A value of the state names the model.
+    if table.get("per_run").and_then(toml::Value::as_bool) == Some(true) {
+        found.insert(ExternalAccess::new("per_run", &json!("per_run"), true));
     }
     for value in table.values() {
         match value {
-            toml::Value::Table(inner) => collect(inner, reached),
+            toml::Value::Table(inner) => collect(inner, folder, found),
             toml::Value::Array(list) => {
-                list.iter().filter_map(toml::Value::as_table).for_each(|it| collect(it, reached));
+                list.iter().filter_map(toml::Value::as_table).for_each(|it| collect(it, folder, found));
             }
             _ => {}
         }
@@ -123,7 +142,7 @@ pub(crate) struct AgentFiles {
     /// The options of models; without them no model is called.
     options: Option<RunArgs>,
     /// The programs and addresses of the file of today.
-    reached: BTreeSet<Reached>,
+    access: BTreeSet<ExternalAccess>,
     former_programs: Vec<String>,
     /// The versions that this process has built, by the digests of their agents.
     known: Mutex<BTreeMap<String, AgentBundle>>,
@@ -138,7 +157,7 @@ impl AgentFiles {
             app: loaded.agent.name().to_owned(),
             folder: path.parent().unwrap_or(Path::new("")).to_owned(),
             options: options.cloned(),
-            reached: loaded.texts.reached(),
+            access: loaded.texts.external_access(),
             former_programs: loaded.former_programs.clone(),
             known,
         }
@@ -163,25 +182,24 @@ impl AgentFiles {
 
     /// Refuses programs and addresses that this process is not configured for: who may write to the store must not choose
     /// what it runs.
-    fn check_reached(&self, version: &AgentBundle) -> Result<(), ArchiveError> {
-        let is_allowed = |reached: &Reached| {
-            self.reached.contains(reached) || self.former_programs.contains(&reached.name)
+    fn check_access(&self, version: &AgentBundle) -> Result<(), ArchiveError> {
+        let is_allowed = |access: &ExternalAccess| {
+            self.access.contains(access) || (access.is_plain && self.former_programs.contains(&access.name))
         };
-        let refused: BTreeSet<String> = version
-            .reached()
-            .into_iter()
-            .filter(|it| !is_allowed(it))
-            .map(|it| format!("`{}`", it.name))
-            .collect();
+        let refused = version.external_access().into_iter().filter(|access| !is_allowed(access));
+        let refused: BTreeSet<String> = refused.map(|access| format!("`{}`", access.name)).collect();
         if refused.is_empty() {
             return Ok(());
         }
         let names = refused.into_iter().collect::<Vec<_>>().join(", ");
-        Err(fault(format!("it uses {names} as the file of today does not; allow it in `former_programs`")))
+        Err(fault(format!(
+            "it uses {names} as the file of today does not; name it in `former_programs`, or keep it in the file if it has a \
+             folder, an environment, headers or credentials of its own"
+        )))
     }
 
-    fn build(&self, version: &AgentBundle) -> Result<Agent, ArchiveError> {
-        self.check_reached(version)?;
+    fn build(&self, version: &AgentBundle) -> Result<EarlierAgent, ArchiveError> {
+        self.check_access(version)?;
         let (path, files) = version.in_folder(&self.folder);
         let (models, _failures) = match &self.options {
             Some(options) => ModelSource::command_line(options),
@@ -190,8 +208,11 @@ impl AgentFiles {
         let models = models.with_files(files);
         let file = AgentFile::read_from(&models.files, &path)
             .map_err(|error| fault(crate::error::chain(error.as_ref())))??;
+        let migrations = file.migrations();
         let built = file.build(&models).map_err(|error| fault(crate::error::chain(error.as_ref())))??;
-        Ok(Agent::from(built))
+        let agent = Agent::from(built);
+        let schema = session_schema(agent.schema(), migrations);
+        Ok(EarlierAgent::new(agent).with_schema(schema))
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, AgentBundle>> {
@@ -204,12 +225,12 @@ fn fault(words: String) -> ArchiveError {
 }
 
 impl AgentArchive for AgentFiles {
-    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<Agent>, ArchiveError>> {
+    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>> {
         Box::pin(async move {
             let Some(version) = self.stored(digest).await? else { return Ok(None) };
-            let agent = self.build(&version)?;
-            self.known().insert(agent.fingerprint().digest(), version);
-            Ok(Some(agent))
+            let earlier = self.build(&version)?;
+            self.known().insert(earlier.agent().fingerprint().digest(), version);
+            Ok(Some(earlier))
         })
     }
 
@@ -231,5 +252,77 @@ impl AgentArchive for AgentFiles {
                 kept => kept.map(drop).map_err(Into::into),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stepfold::session_scopes::MemoryStore;
+
+    use super::*;
+
+    fn bundle(texts: &[(&str, &str)]) -> AgentBundle {
+        let texts = texts.iter().map(|(path, text)| (PathBuf::from(path), (*text).to_owned())).collect();
+        AgentBundle { file: "a.toml".into(), texts }
+    }
+
+    /// The words of the refusal of a stored version beside this file; none if it is allowed.
+    fn refused(today: &str, former_programs: &[&str], stored: &[(&str, &str)]) -> Option<String> {
+        let files = AgentFiles {
+            store: AnyStore::new(MemoryStore::new()),
+            app: "a".to_owned(),
+            folder: PathBuf::new(),
+            options: None,
+            access: bundle(&[("a.toml", today)]).external_access(),
+            former_programs: former_programs.iter().map(|name| (*name).to_owned()).collect(),
+            known: Mutex::default(),
+        };
+        let error = files.check_access(&bundle(stored)).err()?.to_string();
+        Some(error.split(" as the file").next().unwrap_or_default().to_owned())
+    }
+
+    const PAY: &str = "[tools.pay]\ncommand = [\"./pay.sh\", \"now\"]\n";
+
+    #[test]
+    fn a_stored_version_starts_and_calls_what_the_file_of_today_does() {
+        let uses = |name: &str| Some(format!("it uses `{name}`"));
+        assert_eq!(refused(PAY, &[], &[("a.toml", PAY)]), None);
+        assert_eq!(refused("", &[], &[("a.toml", PAY)]), uses("./pay.sh now"));
+        assert_eq!(refused("", &["./pay.sh now"], &[("a.toml", PAY)]), None);
+        // The program alone does not say what it does.
+        assert_eq!(refused("", &["./pay.sh"], &[("a.toml", PAY)]), uses("./pay.sh now"));
+        // The same words in another folder, or with more, are another program.
+        for path in ["/tmp/x/a.toml", "../up/a.toml", "nodes/a.toml"] {
+            assert_eq!(refused(PAY, &["./pay.sh now"], &[(path, PAY)]), uses("./pay.sh now"));
+        }
+        for more in ["folder = \"/tmp/x\"", "environment = [\"KEY\"]", "env = { A = \"b\" }"] {
+            let pay = format!("[tools.pay.command]\nargv = [\"./pay.sh\", \"now\"]\n{more}");
+            assert_eq!(refused(PAY, &["./pay.sh now"], &[("a.toml", &pay)]), uses("./pay.sh now"));
+        }
+        let url = "[mcp.bank]\nurl = \"https://bank.example\"\n";
+        assert_eq!(refused("", &["https://bank.example"], &[("a.toml", url)]), None);
+        let with_key = format!("{url}headers_from_environment = {{ key = \"KEY\" }}");
+        assert_eq!(
+            refused(url, &["https://bank.example"], &[("a.toml", &with_key)]),
+            uses("https://bank.example")
+        );
+        let writes = format!("{url}approved = \"/etc/x\"");
+        assert_eq!(refused(url, &[], &[("a.toml", &writes)]), uses("/etc/x"));
+        let model = "model = \"https://evil.example/v1#m\"";
+        assert_eq!(refused("", &[], &[("a.toml", model)]), uses("https://evil.example/v1#m"));
+        assert_eq!(refused("", &[], &[("a.toml", "per_run = true")]), uses("per_run"));
+        assert_eq!(refused("", &[], &[("a.toml", "model = \"openai:gpt\"")]), None);
+    }
+
+    #[test]
+    fn a_version_is_the_same_however_its_file_is_named() {
+        let of = |path: &str, script: &str| {
+            AgentBundle::of(
+                Path::new(path),
+                [(path.into(), String::new()), (script.into(), String::new())].into(),
+            )
+        };
+        assert_eq!(of("a.toml", "./a.script"), of("./a.toml", "./a.script"));
+        assert_eq!(of("dir/a.toml", "dir/a.script"), of("a.toml", "a.script"));
     }
 }

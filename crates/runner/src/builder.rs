@@ -20,7 +20,7 @@ use crate::core::programs::{AgentProgram, OlderAgents};
 use crate::core::runner_core::{Runner, RunnerCore};
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
-use crate::ports::{AgentArchive, ShortIds, SystemClock, WallClock};
+use crate::ports::{AgentArchive, EarlierAgent, ShortIds, SystemClock, WallClock};
 use crate::session::busy::WhenBusy;
 use crate::session::claim::{ClaimSettings, DeathCheck, WhenClaimed};
 use crate::session::table::SessionTable;
@@ -232,7 +232,7 @@ impl RunnerBuilder {
 
     /// Registers an agent of an earlier version of the program: runs that began with it continue with it, under
     /// [`WhenChanged::Pinned`].
-    pub fn also(mut self, agent: impl Into<Agent>) -> Self {
+    pub fn also(mut self, agent: impl Into<EarlierAgent>) -> Self {
         self.older.register(agent.into());
         self
     }

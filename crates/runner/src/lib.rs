@@ -144,7 +144,7 @@ pub use crate::handle::resume::ResumeRun;
 pub use crate::handle::run_as::RunAs;
 pub use crate::handle::session_handle::SessionHandle;
 pub use crate::log::compare::{Comparison, FirstDifference, compare};
-pub use crate::ports::{AgentArchive, ArchiveError, ShortIds, SystemClock, WallClock};
+pub use crate::ports::{AgentArchive, ArchiveError, EarlierAgent, ShortIds, SystemClock, WallClock};
 pub use crate::record::events::{
     RECORD_FORMAT, exhausted_budget, exit_of, failure, is_left_to_person, is_unfinished,
 };

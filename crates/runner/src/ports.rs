@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Agent, Ids};
-use stepfold_session_scopes::Timestamp;
+use stepfold_session_scopes::{SessionSchema, Timestamp};
 
 /// Provides the time, for the events and the claims of a session. Events are not ordered by it, and a store
 /// with its own clock (PostgreSQL) uses that one to expire claims.
@@ -22,7 +22,7 @@ pub trait WallClock: Send + Sync {
 /// The agents of earlier versions, for runs that continue with the agent that they began with: see
 /// [`WhenChanged::Pinned`](crate::WhenChanged::Pinned).
 pub trait AgentArchive: Send + Sync {
-    /// Loads the agent whose [fingerprint](Agent::fingerprint) has this [digest](stepfold_agent_loop::Fingerprint::digest).
+    /// Loads the agent, with its schema, whose [fingerprint](Agent::fingerprint) has this [digest](stepfold_agent_loop::Fingerprint::digest).
     ///
     /// Returns `None` if it is unknown: the run is refused, as a run of a changed agent. The 16 agents that were used last are kept in
     /// memory, and are not asked for again.
@@ -30,7 +30,7 @@ pub trait AgentArchive: Send + Sync {
     /// # Errors
     /// When it is known and cannot be built, in words for its operator: a program of it is gone, for example. The run is
     /// refused with this error.
-    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<Agent>, ArchiveError>>;
+    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>>;
 
     /// Keeps an agent of which a run begins, so that later versions of the program can load it. It is called before the first
     /// event of the agent in this process is stored, and again if that has failed: then the event is not stored.
@@ -40,6 +40,40 @@ pub trait AgentArchive: Send + Sync {
     fn keep<'a>(&'a self, agent: &'a Agent) -> BoxFuture<'a, Result<(), ArchiveError>> {
         let _ = agent;
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// An agent of an earlier version of a program, for runs that began with it.
+#[derive(Clone, Debug)]
+pub struct EarlierAgent {
+    pub(crate) agent: Agent,
+    pub(crate) schema: SessionSchema,
+}
+
+impl EarlierAgent {
+    /// With the agent's own schema.
+    pub fn new(agent: impl Into<Agent>) -> Self {
+        let agent = agent.into();
+        let schema = SessionSchema::new(agent.schema().clone());
+        EarlierAgent { agent, schema }
+    }
+
+    /// Sets the schema with which its sessions are read, with the migrations that it had.
+    #[must_use]
+    pub fn with_schema(mut self, schema: SessionSchema) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// The agent.
+    pub const fn agent(&self) -> &Agent {
+        &self.agent
+    }
+}
+
+impl<A: Into<Agent>> From<A> for EarlierAgent {
+    fn from(agent: A) -> Self {
+        EarlierAgent::new(agent)
     }
 }
 

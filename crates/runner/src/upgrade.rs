@@ -235,6 +235,9 @@ pub struct UpgradeCheck {
     sessions: VecDeque<Session>,
     next_page: Option<(UserId, SessionCursor)>,
     is_last_user: bool,
+    /// The number of lists that it may read.
+    lists: u64,
+    has_more: bool,
 }
 
 /// The number of users and of sessions that are listed at a time.
@@ -285,6 +288,8 @@ impl Runner {
             sessions: VecDeque::new(),
             next_page: None,
             is_last_user: false,
+            lists: u64::MAX,
+            has_more: false,
         }
     }
 }
@@ -294,6 +299,17 @@ impl UpgradeCheck {
     pub fn of_user(mut self, user: UserId) -> Self {
         (self.users, self.is_last_user) = ([user].into(), true);
         self
+    }
+
+    /// Reads at most so many lists of users and of their sessions, for a caller that may not wait for all of them.
+    pub fn at_most(mut self, lists: u64) -> Self {
+        self.lists = lists;
+        self
+    }
+
+    /// Whether it ended since it had read the [most](UpgradeCheck::at_most) lists.
+    pub const fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// The next unfinished run; `None` at the end. A run whose record cannot be read is one, with its error.
@@ -315,6 +331,9 @@ impl UpgradeCheck {
 
     /// Lists more sessions, of this user or the next one; false if there are no more users.
     async fn list_more(&mut self) -> Result<bool, RunnerError> {
+        self.has_more = self.lists == 0;
+        let Some(left) = self.lists.checked_sub(1) else { return Ok(false) };
+        self.lists = left;
         let store = &self.runner.0.store;
         let failed = |error| self.runner.failed(error);
         let (user, after) = if let Some((user, after)) = self.next_page.take() {

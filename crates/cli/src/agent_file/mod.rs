@@ -20,7 +20,7 @@ use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 use self::graph::GraphSource;
-pub(crate) use self::texts::AgentTexts;
+pub(crate) use self::texts::{AgentTexts, normal};
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
 use crate::form::budget::{BudgetForm, budgets, report_misplaced};

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// A path without steps that lead nowhere, as in `./a.toml`.
+pub(crate) fn normal(path: &Path) -> PathBuf {
+    path.components().filter(|step| *step != Component::CurDir).collect()
+}
 
 /// Reads an agent file and the files that it names, and remembers them. Texts that are given take the place of files; then no
 /// other file is read.
@@ -16,6 +21,7 @@ pub(crate) struct AgentTexts {
 impl AgentTexts {
     /// These texts, by path.
     pub(crate) fn given(texts: BTreeMap<PathBuf, String>) -> Self {
+        let texts = texts.into_iter().map(|(path, text)| (normal(&path), text)).collect();
         AgentTexts { given: Some(Arc::new(texts)), ..AgentTexts::default() }
     }
 
@@ -28,7 +34,7 @@ impl AgentTexts {
         let text = match &self.given {
             None => std::fs::read_to_string(path)?,
             Some(texts) => texts
-                .get(path)
+                .get(&normal(path))
                 .cloned()
                 .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it is not stored with the agent"))?,
         };
@@ -40,7 +46,7 @@ impl AgentTexts {
     pub(crate) fn full(&self, path: &Path) -> io::Result<PathBuf> {
         match &self.given {
             None => path.canonicalize(),
-            Some(_) => Ok(path.to_owned()),
+            Some(_) => Ok(normal(path)),
         }
     }
 

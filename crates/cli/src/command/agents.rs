@@ -12,7 +12,7 @@ use stepfold::session_scopes::{
 use crate::archive::{ARCHIVE_APP, AgentBundle};
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
-use crate::error::CommandEnding;
+use crate::error::{CommandEnding, UsageError};
 use crate::show::{self, counted};
 
 pub(super) async fn agents(
@@ -25,7 +25,7 @@ pub(super) async fn agents(
         None => CommandContext::for_check(target)?,
     };
     let versions = stored_versions(&context).await?;
-    let runs = runs_by_agent(&context).await?;
+    let runs = runs_by_agent(&context, prune.is_some()).await?;
     let oldest_kept = prune.map(|days| SystemClock.now().before(DAY * days));
     let mut removed = 0;
     for version in &versions {
@@ -89,11 +89,20 @@ async fn is_current(context: &CommandContext, version: &Session) -> anyhow::Resu
 }
 
 /// The numbers of unfinished runs, by the digests of their agents.
-async fn runs_by_agent(context: &CommandContext) -> anyhow::Result<BTreeMap<String, u64>> {
+async fn runs_by_agent(context: &CommandContext, prunes: bool) -> anyhow::Result<BTreeMap<String, u64>> {
     let (mut check, mut runs) = (context.runner.check_upgrade(), BTreeMap::new());
     while let Some(run) = check.next().await? {
-        if let Some(agent) = run.agent {
-            *runs.entry(agent).or_default() += 1;
+        match run.agent {
+            Some(agent) => *runs.entry(agent).or_default() += 1,
+            // It may be of any version.
+            None if prunes => {
+                let words = format!(
+                    "run in session {}/{} cannot be read; nothing was removed",
+                    run.key.user, run.key.id
+                );
+                return Err(UsageError(words).into());
+            }
+            None => {}
         }
     }
     Ok(runs)

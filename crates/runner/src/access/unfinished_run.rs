@@ -152,10 +152,14 @@ impl SessionAccess {
         }
         let mut pinned = SessionHistory::clone(&history);
         self.pin(&mut pinned).await;
+        // Its values were read for the agent of today.
+        pinned.values = None;
+        let is_known = pinned.pinned.known().is_some();
+        let unreadable = if is_known { self.restored_run(&pinned, &session).err() } else { None };
         let mut checked = CheckedUpgrade {
-            is_pinned: pinned.pinned.known().is_some(),
+            is_pinned: is_known && unreadable.is_none(),
             agent: history.recorded_agent().map(|agent| agent.digest()),
-            error: self.broken(&pinned),
+            error: unreadable.or_else(|| self.broken(&pinned)),
             ..CheckedUpgrade::default()
         };
         match today.restored_run(&history, &session) {
@@ -165,7 +169,7 @@ impl SessionAccess {
             }
             // It need not be read by the agent of today.
             Err(_) if checked.is_pinned => {}
-            Err(error) => checked.error = Some(error),
+            Err(error) => checked.error = checked.error.or(Some(error)),
         }
         Ok(Some(checked))
     }

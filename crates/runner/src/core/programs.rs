@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepfold_agent_loop::{Agent, Fingerprint};
+use stepfold_agent_loop::{Agent, AgentChange, Fingerprint};
 use stepfold_session_scopes::SessionSchema;
 
 use tokio::sync::OnceCell;
 
-use crate::ports::{AgentArchive, ArchiveError};
+use crate::ports::{AgentArchive, ArchiveError, EarlierAgent};
 use crate::record::events::AgentAuthor;
 
 /// An agent, the schema of its sessions and the author of its events.
@@ -25,9 +25,8 @@ impl AgentProgram {
         Arc::new(AgentProgram { agent, schema, author: AgentAuthor::default(), kept: OnceCell::new() })
     }
 
-    fn of(agent: Agent) -> Arc<Self> {
-        let schema = SessionSchema::new(agent.schema().clone());
-        AgentProgram::new(agent, schema)
+    fn of(earlier: EarlierAgent) -> Arc<Self> {
+        AgentProgram::new(earlier.agent, earlier.schema)
     }
 }
 
@@ -67,8 +66,8 @@ pub(crate) struct OlderAgents {
 }
 
 impl OlderAgents {
-    pub(crate) fn register(&mut self, agent: Agent) {
-        self.registered.push(AgentProgram::of(agent));
+    pub(crate) fn register(&mut self, earlier: EarlierAgent) {
+        self.registered.push(AgentProgram::of(earlier));
     }
 
     pub(crate) fn set_archive(&mut self, archive: Arc<dyn AgentArchive>) {
@@ -89,8 +88,14 @@ impl OlderAgents {
         if let Some(program) = self.used_again(&digest) {
             return Ok(Some(program));
         }
-        let Some(agent) = archive.load(&digest).await? else { return Ok(None) };
-        let program = AgentProgram::of(agent);
+        let Some(earlier) = archive.load(&digest).await? else { return Ok(None) };
+        let program = AgentProgram::of(earlier);
+        // An option of this process may name another model.
+        let of_model = |change: &AgentChange| matches!(&*change.part, "model" | "model parameters");
+        let changes = program.agent.changes_since(recorded);
+        if let Some(other) = changes.iter().find(|change| !of_model(change)) {
+            return Err(format!("what is stored of it makes another agent: {other}").into());
+        }
         let mut loaded = self.loaded();
         loaded.truncate(MAX_LOADED - 1);
         loaded.push_front((digest, Arc::clone(&program)));

@@ -20,8 +20,10 @@ use stepfold_session_scopes::{
 use crate::access::backoff::retried;
 use crate::access::decision_lookup::{MAX_LISTED_EVENTS, newest_first};
 use crate::access::unfinished_run::UnfinishedRun;
+use crate::core::programs::AgentProgram;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
+use crate::handle::versions::FirstEvent;
 use crate::record::events::{EventStamp, edit_tag, is_unfinished, loop_event, session_event};
 use crate::record::history::SessionHistory;
 use crate::session::cache::{SessionCache, StoppedRun};
@@ -170,6 +172,11 @@ struct PreparedEdit {
 }
 
 impl PreparedEdit {
+    /// The agent of the open run; that of today between runs.
+    fn program<'a>(&'a self, today: &'a Arc<AgentProgram>) -> &'a Arc<AgentProgram> {
+        self.of_run.as_ref().map_or(today, |(_, stopped)| &stopped.program)
+    }
+
     /// Whether the run continues without a decision.
     fn leaves_work(&self) -> bool {
         self.of_run.as_ref().is_some_and(|(_, stopped)| !matches!(stopped.run.decide(), RunNeed::Approval))
@@ -256,7 +263,9 @@ impl SessionHandle {
             duration: Duration::ZERO,
             take_over: TakeOver::Never,
         });
-        let fork = self.fork_at(id, Some(at), Some((prepared.event, claim))).await?;
+        let program = Arc::clone(prepared.program(&self.core().program));
+        let first = FirstEvent { event: prepared.event, schema: &program.schema, claim };
+        let fork = self.fork_at(id, Some(at), Some(first)).await?;
         let read = fork.read(EventRange::None).await?;
         if read.version == at {
             // A store of one's own that does not know of first events.
@@ -291,8 +300,7 @@ impl SessionHandle {
 
     async fn append(&self, prepared: &PreparedEdit, take_over: TakeOver) -> Result<u64, SessionError> {
         let (core, key) = (self.core(), self.key().clone());
-        let of_run = prepared.of_run.as_ref().map(|(_, stopped)| &stopped.program);
-        let schema = &of_run.unwrap_or(&core.program).schema;
+        let schema = &prepared.program(&core.program).schema;
         let request = AppendEvent::new(key, prepared.version, prepared.event.clone(), schema);
         let owner = core.claims.worker.clone();
         let request = request.with_claim(match prepared.leaves_work() {

@@ -5,12 +5,20 @@ use std::sync::Arc;
 use stepfold_agent_loop::Agent;
 use stepfold_session_scopes::{
     AppendClaim, Author, DeleteSession, Deleted, Event, EventId, EventRange, ForkSession, InvocationId,
-    RewindSession, SessionId, SessionStore,
+    RewindSession, SessionId, SessionSchema, SessionStore,
 };
 
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
 use crate::log::compare::{Comparison, compare};
+
+/// The first event of a fork.
+pub(crate) struct FirstEvent<'a> {
+    pub(crate) event: Event,
+    /// The schema of the run that it belongs to.
+    pub(crate) schema: &'a SessionSchema,
+    pub(crate) claim: Option<AppendClaim>,
+}
 
 impl SessionHandle {
     /// Forks the session at a version; at the newest one if `None`. The agent's effects in the fork are
@@ -28,14 +36,14 @@ impl SessionHandle {
         &self,
         id: Arc<str>,
         version: Option<u64>,
-        first: Option<(Event, Option<AppendClaim>)>,
+        first: Option<FirstEvent<'_>>,
     ) -> Result<Self, RunnerError> {
         let core = self.core();
         let id = SessionId::new(id).map_err(|error| self.failed(error))?;
         let mut request = ForkSession::new(self.local.key.clone(), core.clock.now()).with_id(id);
         request.version = version;
-        if let Some((event, claim)) = first {
-            request = request.with_event(event, &core.program.schema, claim);
+        if let Some(FirstEvent { event, schema, claim }) = first {
+            request = request.with_event(event, schema, claim);
         }
         let forked = core.store.fork(request).await.map_err(|error| self.failed(error))?;
         core.changes.notify(&forked.key, forked.version, false);

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use expect_test::expect;
 use futures_util::future::BoxFuture;
 use serde_json::json;
-use stepfold_runner::agent_loop::{Agent, Decision};
-use stepfold_runner::session_scopes::EventRange;
+use stepfold_runner::agent_loop::{Agent, Decision, Edit};
+use stepfold_runner::session_scopes::{EventRange, SessionSchema};
 use stepfold_runner::{
-    AgentArchive, ArchiveError, RunnerBuilder, RunnerErrorKind, SessionHandle, UpgradeStatus, WhenChanged,
+    AgentArchive, ArchiveError, EarlierAgent, RunnerBuilder, RunnerErrorKind, SessionHandle, UpgradeStatus,
+    WhenChanged,
 };
 use stepfold_state_core::state::Schema;
 use stepfold_tools::{Approval, Tool, ToolContext, ToolError, Toolset};
@@ -84,6 +85,48 @@ fn a_pinned_run_continues_with_its_agent_and_the_next_one_is_of_the_new_agent() 
 }
 
 #[test]
+fn a_fork_with_an_edit_of_a_pinned_run_is_stored_with_the_schema_of_its_agent() {
+    each_store(|world| {
+        process(async {
+            waits(world, "s1").await;
+            let runner = pinned(world).also(old(world)).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let edit = Edit::new().set("receipt", json!("r2"));
+            let fork = session.fork_with("f1", None, edit).await.unwrap();
+            let asked = fork.pending().await.unwrap().remove(0).id;
+            let outcome = fork.resume().decide(asked, Decision::Approve).await.unwrap();
+            assert_eq!(
+                (&*outcome.text(), outcome.state().get("receipt").unwrap().to_json()),
+                ("paid", json!("r2"))
+            );
+        });
+    });
+}
+
+#[test]
+fn an_earlier_agent_keeps_its_migrations() {
+    each_store(|world| {
+        process(async {
+            let asked = waits(world, "s1").await;
+            // Another version of the old agent, which reads the value as a list.
+            let schema = Schema::builder().key::<Vec<String>>("receipt").build().unwrap();
+            let lists = old(world).to_builder().schema(schema.clone()).build().unwrap();
+            let migrated = SessionSchema::new(schema).migration("receipt", |old| Ok(json!([old])));
+            let before =
+                world.runner(lists.clone()).schema(migrated.clone()).when_changed(WhenChanged::Always);
+            let session = before.build().session("ada", "s1").await.unwrap();
+            let asked_again = session.resume().await.unwrap().pending()[0].id.clone();
+            assert_eq!(asked, asked_again);
+            let earlier = EarlierAgent::new(lists).with_schema(migrated);
+            let runner = pinned(world).also(earlier).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let outcome = session.resume().decide(asked, Decision::Approve).await.unwrap();
+            assert_eq!(outcome.state().get("receipt").unwrap().to_json(), json!(["r1"]));
+        });
+    });
+}
+
+#[test]
 fn a_new_turn_reads_the_values_with_the_schema_of_the_new_agent() {
     each_store(|world| {
         process(async {
@@ -132,10 +175,12 @@ struct Archive {
 }
 
 impl AgentArchive for Archive {
-    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<Agent>, ArchiveError>> {
+    fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let found = self.agent.as_ref().filter(|agent| agent.fingerprint().digest() == digest);
-        Box::pin(async move { found.cloned().map(Some).ok_or_else(|| "program `pay.sh` is gone".into()) })
+        Box::pin(async move {
+            found.cloned().map(|agent| Some(agent.into())).ok_or_else(|| "program `pay.sh` is gone".into())
+        })
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn upgrade(
     request: ApiRequest<AppTarget, UpgradeQuery>,
 ) -> Result<Json<UpgradeRows>, Problem> {
     let limit = request.query.limit.unwrap_or(200).clamp(1, 1_000);
-    let mut check = request.target.0.runner().check_upgrade();
+    let mut check = request.target.0.runner().check_upgrade().at_most(MOST_LISTS);
     if request.principal.role() != Role::Administer {
         check = check.of_user(request.principal.user().clone());
     }
@@ -73,8 +73,12 @@ pub(super) async fn upgrade(
         }
         rows.add(&run);
     }
+    rows.has_more |= check.has_more();
     Ok(Json(rows))
 }
+
+/// The most lists of users and sessions that a check reads.
+const MOST_LISTS: u64 = 500;
 
 fn detail(app: &App) -> AppDetail {
     let agent = app.runner().agent();
