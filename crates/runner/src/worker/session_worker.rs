@@ -88,8 +88,15 @@ impl SessionWorker {
         }
         self.drop_late_cancels(&ended).await;
         // The last event of a run released the claim, unless the run stopped before, or messages waited.
-        if !self.continues(&ended) {
-            self.access.release(leaves_work(&ended)).await;
+        match &ended {
+            _ if self.continues(&ended) => {}
+            // A refused decision changes nothing: what a dead worker left is left still.
+            Err(RunnerError { kind: RunnerErrorKind::Decision { .. }, .. }) => {
+                if self.access.local.claim.token().is_some() {
+                    self.access.release_as_found().await;
+                }
+            }
+            _ => self.access.release(leaves_work(&ended)).await,
         }
         ended
     }
@@ -138,7 +145,6 @@ fn leaves_work(ended: &InvocationResult) -> bool {
                 RunnerErrorKind::Pending { .. }
                 | RunnerErrorKind::NothingToResume
                 | RunnerErrorKind::Erased { .. }
-                | RunnerErrorKind::Decision { .. }
                 | RunnerErrorKind::LeftToPerson { .. },
             ..
         }) => false,

@@ -3,11 +3,13 @@
 use expect_test::expect;
 use serde_json::json;
 use stepfold_graph::{END, Graph, NodeContext, NodeError, START, Update};
-use stepfold_runner::agent_loop::{AgentBuilder, Exit, HookAction};
+use stepfold_runner::agent_loop::{AgentBuilder, Decision, Exit, HookAction};
 use stepfold_runner::session_scopes::{CommittedEvent, EventRange, SessionSchema};
-use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, UpgradeStatus, WhenChanged};
+use stepfold_runner::{
+    RecoverOptions, RunnerError, RunnerErrorKind, SessionHandle, UpgradeStatus, WhenChanged,
+};
 use stepfold_state_core::state::Schema;
-use stepfold_tools::{Effect, Toolset};
+use stepfold_tools::{Approval, Effect, Toolset};
 
 use crate::world::{Fault, World, each_store, process, schema};
 
@@ -157,6 +159,36 @@ fn a_touching_change_is_refused_with_the_call() {
             assert!(unattended.iter().all(|session| session.blocked.is_some()), "{unattended:?}");
             session.resume().with_changed_agent().await.unwrap();
             assert_eq!(upgrades(&session).await, ["tool look, tool pay, tool save"]);
+        });
+    });
+}
+
+/// A decision that comes twice is refused, and the run that it was about is continued by the next worker.
+#[test]
+fn a_repeated_decision_leaves_the_run_to_a_worker() {
+    each_store(|world| {
+        let agent = |effect: Effect| {
+            let pay = world.tool("pay", effect).approval(Approval::Always).build().unwrap();
+            world.agent("assistant: > c1 pay()\nassistant: done").tools(vec![pay]).build().unwrap()
+        };
+        let asked = process(async {
+            let session = world.runner(agent(Effect::Idempotent)).build().session("ada", "s1").await.unwrap();
+            session.run("pay").await.unwrap().pending()[0].id.clone()
+        });
+        // An agent that may not continue the run stores the decision.
+        process(async {
+            let session = world.runner(agent(Effect::Pure)).build().session("ada", "s1").await.unwrap();
+            let refused = session.resume().decide(&*asked, Decision::Approve).await.unwrap_err();
+            assert!(matches!(refused.kind, RunnerErrorKind::AgentChanged { .. }), "{refused:?}");
+        });
+        process(async {
+            let runner = world.runner(agent(Effect::Idempotent)).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let twice = session.resume().decide(&*asked, Decision::Approve).await.unwrap_err();
+            assert!(matches!(twice.kind, RunnerErrorKind::Decision { .. }), "{twice:?}");
+            assert_eq!(runner.unattended(None, 10).await.unwrap().len(), 1);
+            runner.recover(RecoverOptions::new().once()).await.unwrap();
+            assert!(session.unfinished().await.unwrap().is_none());
         });
     });
 }
