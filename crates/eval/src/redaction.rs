@@ -135,8 +135,8 @@ impl Redaction {
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.collect(item, named)),
             // Results of tools and texts may be JSON themselves.
-            Value::String(text) if text.starts_with(['{', '[']) => {
-                let Ok(mut inner) = serde_json::from_str::<Value>(text) else { return };
+            Value::String(text) => {
+                let Some(mut inner) = json_in(text) else { return };
                 let before = inner.clone();
                 self.collect(&mut inner, named);
                 if inner != before {
@@ -166,7 +166,17 @@ impl Redaction {
 
     fn rewrite(&mut self, value: &mut Value, named: &[(String, String)]) {
         match value {
-            Value::String(text) => *text = self.redacted(text, named),
+            Value::String(text) => {
+                // In JSON a value may be escaped.
+                if let Some(mut inner) = json_in(text) {
+                    let before = inner.clone();
+                    self.rewrite(&mut inner, named);
+                    if inner != before {
+                        *text = inner.to_string();
+                    }
+                }
+                *text = self.redacted(text, named);
+            }
             Value::Array(items) => items.iter_mut().for_each(|item| self.rewrite(item, named)),
             Value::Object(fields) => {
                 let old = std::mem::take(fields);
@@ -214,4 +224,10 @@ impl Redaction {
         self.replacements.insert(known, replacement.clone());
         replacement
     }
+}
+
+/// The object or list that a text is, as results of tools are.
+fn json_in(text: &str) -> Option<Value> {
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    is_json.then(|| serde_json::from_str(text).ok()).flatten()
 }

@@ -144,3 +144,15 @@ async fn redacted_cases_hold_no_named_value_and_still_roll() {
     assert!(error.to_string().contains("a rule names a part of the form of a case"), "{error}");
     assert!(Redaction::new().pattern("all", ".*").is_err());
 }
+
+/// A text may be JSON, and JSON has several forms of one value.
+#[test]
+fn a_named_value_is_found_where_json_escapes_it() {
+    let say = json!(" {\"owner\": \"Jos\\u00e9 \\\"Pepe\\\" Arcadio\"}\n").to_string();
+    let line = format!(r#"{{"name":"a","say":{say},"expect":["answered"]}}"#);
+    let case = DataSet::from_json_lines(line.as_bytes()).find_map(Result::ok).expect("a case");
+    let redacted = Redaction::new().key("owner").apply(&case).expect("the rules can be applied");
+    let stored = serde_json::to_string(&redacted).expect("it has a stored form");
+    assert!(!stored.contains("Arcadio") && !stored.contains("Pepe"), "{stored}");
+    assert!(stored.contains("[owner 1]"), "{stored}");
+}
