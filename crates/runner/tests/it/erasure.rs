@@ -123,6 +123,33 @@ fn a_call_is_gone_with_its_request_its_arguments_and_its_result() {
 }
 
 #[test]
+fn a_call_of_an_agent_is_gone_with_the_run_inside_of_it() {
+    each_store(async |store| {
+        let clerk = agent("assistant: 555-0199 is hers\n").build().unwrap();
+        let clerk = clerk.as_tool("clerk", "Asks.").build().unwrap();
+        let script = "assistant: > c1 clerk(task=\"555-0199\")\nassistant: done\nassistant: > c2 clerk(task=\"b\")\n\
+            assistant: yes\n";
+        let outer = Agent::builder(Script::parse(script).unwrap()).tools([clerk]);
+        let runner = runner(outer, &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        session.run("ask").await.unwrap();
+        let before = stored(&session).await;
+        let has_task = |line: &&str| line.contains("\"inner\"") && line.contains(MARKER);
+        assert!(before.lines().filter(has_task).count() >= 2, "{before}");
+        session.run("and the other").await.unwrap();
+        let (user, id) = (UserId::new("ada").unwrap(), SessionId::new("s").unwrap());
+        let call = ErasureSubject::Call { user, session: id, call: "c1".to_owned() };
+        erase(&runner, call).await.unwrap();
+        let text = stored(&session).await;
+        // The second call has the same place in its step, and stays.
+        let (first, second) = text.split_at(text.find("and the other").unwrap());
+        assert!(!first.contains(MARKER), "{text}");
+        assert!(second.contains(MARKER), "{text}");
+        check(&store).await;
+    });
+}
+
+#[test]
 fn a_run_that_needs_what_was_erased_ends_with_that_reason() {
     each_store(async |store| {
         let first = runner(agent(ASKS), &store);
