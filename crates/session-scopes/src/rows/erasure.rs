@@ -180,7 +180,12 @@ async fn erase_events(
         listed.extend(rows.sharing(stream).await?);
     }
     for sharer in &listed {
-        rows.update_entry(sharer).await?;
+        // NOTE: its row first, since a worker of the sharer writes what is listed at the same time.
+        match rows.session(sharer, None).await {
+            Ok(_) => rows.update_entry(sharer).await?,
+            Err(SessionError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     if erased.events > 0 && !request.is_dry_run {
         rows.forget_inputs(record.number).await?;
