@@ -12,7 +12,8 @@ use stepfold_runner::session_scopes::{
     SessionStore, SqliteStore, UserId, VerifySessions,
 };
 use stepfold_runner::{
-    EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind, SessionHandle,
+    Budget, BudgetScope, EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind,
+    SessionHandle,
 };
 use stepfold_tools::{Approval, Effect, RawArgs, Tool, ToolError};
 
@@ -248,6 +249,29 @@ fn a_user_is_gone_whatever_runs() {
         assert_eq!((records[0].id.as_str(), records[0].sessions), ("ticket 17", 2));
         assert_eq!(other.read(EventRange::All).await.unwrap().version, 0);
         check(&store).await;
+    });
+}
+
+#[test]
+fn the_budget_of_an_erased_user_with_a_long_name_is_gone() {
+    each_store(async |store| {
+        // The id of its budget is bounded, since it would be longer than ids may be.
+        let name = "a".repeat(250);
+        let script = "assistant: noted\n";
+        let budget = Budget::requests("each", 1).of(BudgetScope::User);
+        let builder = Runner::builder(agent(script).build().unwrap(), store.clone());
+        let runner = builder.app("phone").unwrap().budget(budget).build();
+        let exit = async |user: &str| {
+            let session = runner.session(user, "s").await.unwrap();
+            session.run("hi").await.unwrap().exit().clone()
+        };
+        let other = format!("{}b", "a".repeat(20));
+        assert_eq!((exit(&name).await, exit(&other).await), (Exit::Text, Exit::Text));
+        erase(&runner, ErasureSubject::User(UserId::new(name.as_str()).unwrap())).await.unwrap();
+        assert_eq!(exit(&name).await, Exit::Text);
+        // Those of others stay.
+        let session = runner.session(other.as_str(), "t").await.unwrap();
+        assert!(matches!(session.run("hi").await.unwrap().exit(), Exit::Paused(Pause::Budget(_))));
     });
 }
 
