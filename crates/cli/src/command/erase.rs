@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Context as _;
 use serde_json::json;
 use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
 use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
@@ -25,14 +26,19 @@ pub(super) async fn erase(
     };
     let request = if erased.dry_run { request.dry_run() } else { request };
     let report = context.runner.erase(request).await?;
-    let is_vacuumed = !erased.dry_run && !erased.no_vacuum;
-    if is_vacuumed {
-        context.runner.store().vacuum(VacuumStore::new()).await?;
-    }
+    // NOTE: what is erased is told even if the vacuum fails.
+    let vacuumed = match !erased.dry_run && !erased.no_vacuum {
+        true => Some(context.runner.store().vacuum(VacuumStore::new()).await),
+        false => None,
+    };
+    let is_vacuumed = matches!(vacuumed, Some(Ok(())));
     match json {
         true => show::line(json_of(&report, erased.dry_run, is_vacuumed).to_string()),
         false => lines(&report, erased.dry_run, is_vacuumed),
     }
+    vacuumed
+        .unwrap_or(Ok(()))
+        .context("erased, but the bytes are in the files of the store until a vacuum succeeds")?;
     Ok(CommandEnding::Done)
 }
 

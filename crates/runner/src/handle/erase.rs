@@ -4,15 +4,17 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::json;
+use stepfold_agent_loop::EventKind;
 use stepfold_session_scopes::{
-    AppendClaim, Author, CommittedEvent, EraseData, EraseTarget, ErasedData, ErasureId, EventId, EventRange,
-    GetSession, InvocationId, ListForks, RewindSession, Session, SessionError, SessionId, SessionKey,
-    SessionStore, TakeOver, UserId, bounded_id,
+    AppendClaim, Author, CommittedEvent, EraseData, EraseTarget, ErasedData, ErasureId, Event, EventId,
+    EventRange, GetSession, InvocationId, ListForks, MAX_ID_BYTES, RewindSession, Session, SessionError,
+    SessionId, SessionKey, SessionStore, TakeOver, UserId, bounded_id,
 };
 
 use crate::core::runner_core::Runner;
 use crate::error::RunnerError;
-use crate::record::events::{rewrite, summary};
+use crate::handle::model_step::located;
+use crate::record::events::{read_record, rewrite, summary};
 
 /// The content that an [erasure](Runner::erase) is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub enum ErasureSubject {
         versions: BTreeSet<u64>,
     },
     /// A call of a tool: its arguments and its result, in all events that have them. The events are erased as wholes, with
-    /// the text of the reply that made the call, and with the calls beside it. Calls of other runs with the same id are included.
+    /// the text of the reply that made the call, and with the calls beside it. If it is an agent's, the events of the run inside
+    /// of it are included, as are those of runs inside of the calls beside it, and calls of other runs with the same id.
     Call {
         /// The user.
         user: UserId,
@@ -196,11 +199,12 @@ impl OpenErasure<'_> {
         SessionKey { app: self.runner.0.app.clone(), user: user.clone(), id: session.clone() }
     }
 
-    /// A request to the store. `part` tells the erasures of one request apart.
-    fn data(&self, target: EraseTarget, part: Option<&SessionKey>) -> Result<EraseData, SessionError> {
+    /// A request to the store. `part` tells the erasures of one request apart: by a number, since the id of an erasure
+    /// outlives what is erased, and must not name a session.
+    fn data(&self, target: EraseTarget, part: Option<usize>) -> Result<EraseData, SessionError> {
         let id = match part {
             None => self.id.clone(),
-            Some(key) => ErasureId::new(bounded_id(format!("{} {}", self.id, key.id)))?,
+            Some(part) => ErasureId::new(bounded_id(format!("{} {part}", self.id)))?,
         };
         let (by, reason) = (self.request.by.clone(), self.request.reason.as_str());
         let data = EraseData::new(id, target, self.runner.0.clock.now(), by, reason);
@@ -212,8 +216,8 @@ impl OpenErasure<'_> {
         let failed = |error| self.runner.failed(error);
         let mut data = self.data(target, None).map_err(failed)?;
         if let EraseTarget::User { app, user } = &data.target {
-            let of_user = |scope: &str| begin_of_json(&json!([[scope, app.as_str(), user.as_str()]]));
-            data = data.clone().with_budgets(["user", "session"].map(of_user).into_iter().flatten());
+            let of_user = |scope: &str| budgets_that_begin(&json!([[scope, app.as_str(), user.as_str()]]));
+            data = data.clone().with_budgets(["user", "session", "run"].into_iter().flat_map(of_user));
         }
         let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
         if !self.request.is_dry_run {
@@ -232,14 +236,17 @@ impl OpenErasure<'_> {
         let Some(first) = versions.first().copied() else { return Ok(()) };
         self.erase_in(key, versions, None).await?;
         let mut left = VecDeque::from([self.root(key, first).await?]);
+        let mut part = 0;
         while let Some(key) = left.pop_front() {
+            // Counted for each session, so that a repeated request has the same numbers.
+            part += 1;
             let failed = |error| RunnerError::store(&key, error);
             let session = self.read(&key).await?;
             let repeats = (session.events.iter().filter(|committed| repeats(committed, first)))
                 .map(|committed| committed.version);
             let repeats: BTreeSet<u64> = repeats.collect();
             if !repeats.is_empty() {
-                self.erase_in(&key, repeats, Some(&key)).await?;
+                self.erase_in(&key, repeats, Some(part)).await?;
             }
             self.read_again(&session).await?;
             match self.runner.0.store.forks(ListForks::new(key.clone())).await {
@@ -258,7 +265,7 @@ impl OpenErasure<'_> {
         &mut self,
         key: &SessionKey,
         versions: BTreeSet<u64>,
-        part: Option<&SessionKey>,
+        part: Option<usize>,
     ) -> Result<(), RunnerError> {
         let failed = |error| RunnerError::store(key, error);
         let target = EraseTarget::Events { key: key.clone(), versions: versions.clone() };
@@ -296,11 +303,11 @@ impl OpenErasure<'_> {
         self.runner.0.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
 
-    /// The events that have the arguments or the result of a call, or that ask about it.
+    /// The events that have the arguments or the result of a call, or that ask about it, and those of runs inside of it.
     async fn versions_of_call(&self, key: &SessionKey, call: &str) -> Result<BTreeSet<u64>, RunnerError> {
         let name = serde_json::Value::from(call).to_string();
         let session = self.read(key).await?;
-        let has_call = |committed: &&CommittedEvent| {
+        let has_call = |committed: &CommittedEvent| {
             let event = &committed.event;
             event.record.as_ref().is_some_and(|record| record.text().contains(&name))
                 || event.messages.iter().any(|message| {
@@ -308,8 +315,9 @@ impl OpenErasure<'_> {
                         || message.tool_result().is_some_and(|result| result.call_id() == call)
                 })
         };
-        let versions: BTreeSet<u64> =
-            session.events.iter().filter(has_call).map(|committed| committed.version).collect();
+        let named = session.events.iter().filter(|committed| has_call(committed));
+        let mut versions: BTreeSet<u64> = named.map(|committed| committed.version).collect();
+        versions.extend(inside_of_call(&session.events, has_call));
         if versions.is_empty() {
             let kind = crate::error::RunnerErrorKind::UnknownCall { call: call.to_owned() };
             return Err(RunnerError::new(key, kind));
@@ -353,13 +361,83 @@ impl OpenErasure<'_> {
     }
 }
 
-/// Whether an event repeats earlier ones: a summary, or a conversation that was rewritten.
+/// Whether an event repeats earlier ones: a summary, or a conversation that was rewritten, of the run or of one inside of it.
 fn repeats(committed: &CommittedEvent, first: u64) -> bool {
-    committed.version > first && (rewrite(&committed.event).is_some() || summary(&committed.event).is_some())
+    let event = &committed.event;
+    committed.version > first
+        && (rewrite(event).is_some() || summary(event).is_some() || inner_repeats(event))
 }
 
-/// The beginning that all budgets of a scope have in common, without the brackets that end it.
-fn begin_of_json(name: &serde_json::Value) -> Option<String> {
+fn inner_repeats(event: &Event) -> bool {
+    // NOTE: few are of runs inside of others, and each event of a session is looked at.
+    if event.kind.as_str() != "inner" {
+        return false;
+    }
+    read_record(event).is_some_and(|event| {
+        let (_, innermost) = located(&event);
+        innermost.rewrite.is_some() || matches!(innermost.kind, EventKind::Summarized { .. })
+    })
+}
+
+/// A step of a model with the call that is erased: the runs inside of its calls are erased too.
+struct OpenStep {
+    /// The places of the items inside of which the step is.
+    path: Vec<usize>,
+}
+
+impl OpenStep {
+    /// Whether the step ends before this event: the next one begins, or another run.
+    fn ends_before(&self, path: &[usize], kind: &EventKind) -> bool {
+        let begins =
+            matches!(kind, EventKind::Began { .. } | EventKind::Replied { .. } | EventKind::Planned { .. });
+        begins && self.path.starts_with(path)
+    }
+
+    /// Whether the event at these places is of a run inside of one of its calls.
+    fn contains(&self, path: &[usize]) -> bool {
+        path.len() > self.path.len() && path.starts_with(&self.path)
+    }
+}
+
+/// The versions of events of runs inside of a call: its record has the call's place, and not its id. Those of the calls
+/// beside it, until the next step, are included: one that ends later has seen nothing of this call, but its place in the
+/// step is only known to the agent.
+fn inside_of_call(events: &[CommittedEvent], has_call: impl Fn(&CommittedEvent) -> bool) -> BTreeSet<u64> {
+    let (mut inside, mut open) = (BTreeSet::new(), None::<OpenStep>);
+    for committed in events {
+        let record = read_record(&committed.event);
+        let (path, kind) = match &record {
+            Some(event) => {
+                let (path, innermost) = located(event);
+                (path, Some(&innermost.kind))
+            }
+            None => (Vec::new(), None),
+        };
+        if let (Some(step), Some(kind)) = (&open, kind)
+            && step.ends_before(&path, kind)
+        {
+            open = None;
+        }
+        if let Some(step) = &open
+            && step.contains(&path)
+        {
+            inside.insert(committed.version);
+        }
+        let is_reply = kind.is_none_or(|kind| matches!(kind, EventKind::Replied { .. }));
+        if open.is_none() && is_reply && has_call(committed) {
+            open = Some(OpenStep { path });
+        }
+    }
+    inside
+}
+
+/// The beginnings of the ids of all budgets of a scope. An id that would be too long is [bounded](bounded_id), so that it may
+/// have only a part of a long beginning.
+fn budgets_that_begin(name: &serde_json::Value) -> Vec<String> {
     let text = name.to_string();
-    text.strip_suffix("]]").map(str::to_owned)
+    let Some(whole) = text.strip_suffix("]]") else { return Vec::new() };
+    let bounded = bounded_id(format!("{whole}{}", "]".repeat(MAX_ID_BYTES)));
+    let cut = bounded.rfind('~').map(|end| &bounded[..=end]);
+    let cut = cut.filter(|cut| cut.len() <= whole.len());
+    [Some(whole), cut].into_iter().flatten().map(str::to_owned).collect()
 }

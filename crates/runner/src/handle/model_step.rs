@@ -161,7 +161,7 @@ struct LocatedStep {
 }
 
 /// The places inside of which an event happened, and the event there.
-fn located(event: &Event) -> (Vec<usize>, &Event) {
+pub(super) fn located(event: &Event) -> (Vec<usize>, &Event) {
     let (mut places, mut event) = (Vec::new(), event);
     while let EventKind::Inner { place, event: inner } = &event.kind {
         places.push(*place);

@@ -320,7 +320,7 @@ impl InvocationDriver<'_> {
         let (core, local) = (&self.access.runner, &self.access.local);
         let last = self.cache.history.as_ref().and_then(|history| history.last.as_ref());
         let known = last.filter(|last| last.invocation == *invocation && !self.has_stored);
-        if known.and_then(|last| last.budget.as_ref()) == Some(budget) {
+        if known.and_then(|last| last.budget.as_ref()).is_some_and(|known| is_same_question(known, budget)) {
             return None;
         }
         let event =
@@ -394,6 +394,13 @@ impl InvocationDriver<'_> {
         let has_taken = || self.cache.history.as_ref().is_some_and(|history| history.taker(id).is_some());
         !self.is_earlier() || run == id || has_taken()
     }
+}
+
+/// Whether the answer to both is the same. Others change the spent and reserved amounts while the run waits, which only
+/// matters if the run now waits for a person, or no longer does.
+fn is_same_question(known: &ExhaustedBudget, budget: &ExhaustedBudget) -> bool {
+    let of = |it: &ExhaustedBudget| (it.limit, it.until, it.pauses, it.waits_for_reservations());
+    known.budget == budget.budget && known.scope == budget.scope && of(known) == of(budget)
 }
 
 /// The next message that was read; without one, more are read.

@@ -223,6 +223,24 @@ async fn each_run_has_its_own_budget() {
     .await;
 }
 
+/// Others spend while a run waits: the question is the same, and a run that waits for long adds no events.
+#[tokio::test]
+async fn a_run_that_waits_asks_once_whatever_others_spend() {
+    over_stores(async |store| {
+        let budget = Budget::tokens("all", 115);
+        let runner = runner(agent(Metered::new(40)), &store).budget(budget).build();
+        let session = runner.session("ada", "s1").await.unwrap();
+        session.run("hello").await.unwrap();
+        assert_eq!(exhausted(&session.run("and now?").await.unwrap()).spent, 50);
+        runner.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&session.resume().await.unwrap()).spent, 100);
+        let stored = session.read_events(EventRange::All).await.unwrap();
+        let asked = stored.events.iter().filter(|event| exhausted_budget(&event.event).is_some());
+        assert_eq!(asked.count(), 1);
+    })
+    .await;
+}
+
 /// To wait is no failure: a run is not abandoned because it waited often.
 #[tokio::test]
 async fn a_run_that_waits_again_and_again_is_not_abandoned() {

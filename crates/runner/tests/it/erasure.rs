@@ -12,7 +12,8 @@ use stepfold_runner::session_scopes::{
     SessionStore, SqliteStore, UserId, VerifySessions,
 };
 use stepfold_runner::{
-    EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind, SessionHandle,
+    Budget, BudgetScope, EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind,
+    SessionHandle,
 };
 use stepfold_tools::{Approval, Effect, RawArgs, Tool, ToolError};
 
@@ -123,6 +124,33 @@ fn a_call_is_gone_with_its_request_its_arguments_and_its_result() {
 }
 
 #[test]
+fn a_call_of_an_agent_is_gone_with_the_run_inside_of_it() {
+    each_store(async |store| {
+        let clerk = agent("assistant: 555-0199 is hers\n").build().unwrap();
+        let clerk = clerk.as_tool("clerk", "Asks.").build().unwrap();
+        let script = "assistant: > c1 clerk(task=\"555-0199\")\nassistant: done\nassistant: > c2 clerk(task=\"b\")\n\
+            assistant: yes\n";
+        let outer = Agent::builder(Script::parse(script).unwrap()).tools([clerk]);
+        let runner = runner(outer, &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        session.run("ask").await.unwrap();
+        let before = stored(&session).await;
+        let has_task = |line: &&str| line.contains("\"inner\"") && line.contains(MARKER);
+        assert!(before.lines().filter(has_task).count() >= 2, "{before}");
+        session.run("and the other").await.unwrap();
+        let (user, id) = (UserId::new("ada").unwrap(), SessionId::new("s").unwrap());
+        let call = ErasureSubject::Call { user, session: id, call: "c1".to_owned() };
+        erase(&runner, call).await.unwrap();
+        let text = stored(&session).await;
+        // The second call has the same place in its step, and stays.
+        let (first, second) = text.split_at(text.find("and the other").unwrap());
+        assert!(!first.contains(MARKER), "{text}");
+        assert!(second.contains(MARKER), "{text}");
+        check(&store).await;
+    });
+}
+
+#[test]
 fn a_run_that_needs_what_was_erased_ends_with_that_reason() {
     each_store(async |store| {
         let first = runner(agent(ASKS), &store);
@@ -221,6 +249,29 @@ fn a_user_is_gone_whatever_runs() {
         assert_eq!((records[0].id.as_str(), records[0].sessions), ("ticket 17", 2));
         assert_eq!(other.read(EventRange::All).await.unwrap().version, 0);
         check(&store).await;
+    });
+}
+
+#[test]
+fn the_budget_of_an_erased_user_with_a_long_name_is_gone() {
+    each_store(async |store| {
+        // The id of its budget is bounded, since it would be longer than ids may be.
+        let name = "a".repeat(250);
+        let script = "assistant: noted\n";
+        let budget = Budget::requests("each", 1).of(BudgetScope::User);
+        let builder = Runner::builder(agent(script).build().unwrap(), store.clone());
+        let runner = builder.app("phone").unwrap().budget(budget).build();
+        let exit = async |user: &str| {
+            let session = runner.session(user, "s").await.unwrap();
+            session.run("hi").await.unwrap().exit().clone()
+        };
+        let other = format!("{}b", "a".repeat(20));
+        assert_eq!((exit(&name).await, exit(&other).await), (Exit::Text, Exit::Text));
+        erase(&runner, ErasureSubject::User(UserId::new(name.as_str()).unwrap())).await.unwrap();
+        assert_eq!(exit(&name).await, Exit::Text);
+        // Those of others stay.
+        let session = runner.session(other.as_str(), "t").await.unwrap();
+        assert!(matches!(session.run("hi").await.unwrap().exit(), Exit::Paused(Pause::Budget(_))));
     });
 }
 

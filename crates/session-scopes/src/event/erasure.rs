@@ -41,15 +41,25 @@ impl Event {
         self.erasure.as_deref()
     }
 
-    /// What stays of it when its content is erased. An event that was erased before stays as it is.
+    /// Drops the content that an event has beside a note of its erasure: a file that comes from elsewhere may have both. An
+    /// event without a note stays as it is.
+    ///
+    /// # Errors
+    /// [`SessionError::Stored`] if the removals of its keys cannot be made.
+    pub fn without_erased_content(self) -> Result<Self, SessionError> {
+        match self.erasure().cloned() {
+            Some(note) => self.erased(note),
+            None => Ok(self),
+        }
+    }
+
+    /// What stays of it when its content is erased. An event that was erased before stays as it is, with its note.
     ///
     /// The conversation keeps its form: each message its role, each call and each result its id and its tool, so that no
     /// reader finds a call without a result. A write becomes the removal of its key, so that readers still know which keys
     /// the event changed.
     pub(crate) fn erased(&self, note: Erasure) -> Result<Self, SessionError> {
-        if self.erasure.is_some() {
-            return Ok(self.clone());
-        }
+        // NOTE: also with a note: a file that is imported may have both a note and content.
         let mut left = self.clone();
         let tags = self.effective_tags().into_owned();
         left.tags = (!tags.is_empty()).then(|| tags.into());
@@ -57,7 +67,7 @@ impl Event {
         left.actions.delta = removals(&self.actions.delta)?;
         left.record = None;
         left.metadata = Metadata::new();
-        left.erasure = Some(Arc::new(note));
+        left.erasure.get_or_insert_with(|| Arc::new(note));
         Ok(left)
     }
 }

@@ -39,8 +39,8 @@ impl MemoryBudgets {
 
     pub(super) fn reserve(&mut self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
         let ReserveSpend { id, key, at, model, amounts, estimate, token, .. } = request;
-        if token.is_some() && request.settles_earlier_claims {
-            self.settle_where(|record, of| record.key == key && of != token);
+        if let Some(token) = token.filter(|_| request.settles_earlier_claims) {
+            self.settle_where(|record, of| record.key == key && of.is_none_or(|of| of < token));
         }
         if !self.requests.contains_key(&id) {
             for part @ BudgetAmount { amount, limit, .. } in &amounts {
@@ -65,7 +65,8 @@ impl MemoryBudgets {
             return false;
         }
         for BudgetAmount { budget, amount, .. } in amounts.iter() {
-            let (settled, reserved) = self.sums.entry(budget.clone()).or_default();
+            // A budget without sums was erased with its user.
+            let Some((settled, reserved)) = self.sums.get_mut(budget) else { continue };
             *reserved = reserved.saturating_sub(*amount);
             *settled = settled.saturating_add(match &request.end {
                 ReservationEnd::Release => 0,

@@ -126,8 +126,9 @@ impl MemoryInner {
                 let (oldest, newest) = (entry.oldest + 1, entry.version());
                 return Err(SessionError::no_such_version(key, *version, oldest, newest));
             };
-            if event.erasure().is_none() {
-                erased.push((*version, Arc::clone(event), Arc::new(event.erased(request.note())?)));
+            let left = event.erased(request.note())?;
+            if left != **event {
+                erased.push((*version, Arc::clone(event), Arc::new(left)));
             }
         }
         let events = erased.len() as u64;

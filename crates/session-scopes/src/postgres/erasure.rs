@@ -179,6 +179,10 @@ const TABLES: [&str; 19] = [
 
 /// Rewrites the tables, one after the other, and has the server write the rest of its memory to the files.
 pub(super) async fn vacuum(connection: Object) -> Result<(), SessionError> {
+    // NOTE: taken out of the pool, and closed at the end: no other operation is to run without these limits.
+    let connection = Object::take(connection);
+    let unlimited = "SET statement_timeout = 0; SET lock_timeout = 0";
+    connection.batch_execute(unlimited).await.map_err(failed("vacuum its tables: lift its timeouts"))?;
     for table in TABLES {
         let statement = format!("VACUUM FULL stepfold_{table}");
         connection.batch_execute(&statement).await.map_err(failed("vacuum its tables"))?;

@@ -55,7 +55,7 @@ statements! {
         RETURNING settled, reserved";
     OPEN = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 ORDER BY id";
     OPEN_BEFORE = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 \
-        AND (token IS NULL OR token <> $4) ORDER BY id";
+        AND (token IS NULL OR token < $4) ORDER BY id";
     LIST = "SELECT id, app, owner, session, model, at, state, input_tokens, output_tokens, nanodollars \
         FROM stepfold_spend WHERE app = $1 AND at >= $2 AND at < $3 AND (at > $4 OR at = $4 AND id > $5) \
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
@@ -235,9 +235,8 @@ async fn end(
 async fn move_all(rows: &mut impl RunBudgetSql, moved: MovedAmounts) -> Result<(), SessionError> {
     for (budget, (reserved, settled)) in moved {
         let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
-        if rows.rows(MOVE, &values).await?.is_empty() {
-            return Err(SessionError::damaged(format!("budget {budget}"), "its row is missing"));
-        }
+        // NOTE: a budget without a row was erased with its user: its sums are gone, and the rest is settled.
+        rows.rows(MOVE, &values).await?;
     }
     Ok(())
 }

@@ -253,6 +253,10 @@ async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
     context.store.reserve(unclaimed.settling_earlier_claims()).await?;
     context.store.reserve(first).await?;
     ensure_eq!(context.sums("day").await?, (25, 35));
+    // A worker that has lost its claim settles nothing of the one that has it now.
+    let late = under(context.reserving(&key, "r7", &[("day", 5, 100)])?, Some(3));
+    context.store.reserve(late.settling_earlier_claims()).await?;
+    ensure_eq!(context.sums("day").await?, (25, 40));
     Ok(())
 }
 

@@ -28,6 +28,7 @@ cases! {
     the_other_events_of_a_history_stay,
     forks_share_the_erasure_of_an_event,
     a_repeated_erasure_erases_nothing_and_is_recorded_once,
+    an_event_that_came_with_a_note_is_erased_as_others,
     a_dry_run_erases_nothing,
     events_of_a_session_at_work_are_not_erased,
     an_event_that_does_not_exist_is_an_error_and_nothing_is_erased,
@@ -459,6 +460,28 @@ async fn spend_of_an_erased_user_names_nobody(context: CaseContext) -> StoreCase
     let balances: Vec<_> = balances.iter().map(|balance| (balance.settled, balance.reserved)).collect();
     ensure_eq!(balances, [(0, 0), (5, 0)]);
     Ok(())
+}
+
+async fn an_event_that_came_with_a_note_is_erased_as_others(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let other = context.marked("s1", &schema).await?;
+    context.erase_events("one", &other, [2]).await?;
+    let erased = context.all_events(&other).await?;
+    let note = erased.get(1).and_then(|erased| erased.event.erasure()).cloned();
+    // As a file may have it: the note of one event, and the content of another.
+    let content = marked_event("e1", &schema)?;
+    let mut body: serde_json::Value = serde_json::from_str(&content.to_body()?)?;
+    body["erased"] = json!(note);
+    let both = Event::from_body(content.id.clone(), content.at, &body.to_string())?;
+    ensure!(both.erasure().is_some(), "the note is lost");
+    let key = context.create(&schema, "s2", json!({})).await?.key;
+    context.append(&key, 0, both, &schema).await?;
+    ensure_eq!(context.erase_events("two", &key, [1]).await?.events, 1);
+    ensure_eq!(context.erase_events("three", &key, [1]).await?.events, 0);
+    for event in context.all_events(&key).await? {
+        ensure!(!stored(&event)?.contains(MARKER), "content is left: {}", stored(&event)?);
+    }
+    context.check(&key, 1).await
 }
 
 async fn erasures_are_listed_in_pages(context: CaseContext) -> StoreCaseResult {

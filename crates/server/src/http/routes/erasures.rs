@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepfold_runner::{EraseRequest, ErasureSubject};
+use stepfold_runner::{EraseRequest, ErasureSubject, Runner};
 use stepfold_session_scopes::{
     Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
 };
@@ -108,10 +108,7 @@ pub(super) async fn erase(
     };
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
     let report = app.runner().erase(erasure).await?;
-    let vacuumed = new.vacuum && !new.dry_run;
-    if vacuumed {
-        app.runner().store().vacuum(VacuumStore::new()).await?;
-    }
+    let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),
         version: *version,
@@ -125,6 +122,15 @@ pub(super) async fn erase(
         spend: report.spend,
         vacuumed,
     }))
+}
+
+/// Vacuums the store; returns whether it did. The content is erased in any case, and the caller is told of that.
+async fn is_vacuumed(runner: &Runner) -> bool {
+    let vacuumed = runner.store().vacuum(VacuumStore::new()).await;
+    if let Err(error) = &vacuumed {
+        tracing::warn!(%error, "content was erased, but the store was not vacuumed");
+    }
+    vacuumed.is_ok()
 }
 
 /// The place of a page of records.

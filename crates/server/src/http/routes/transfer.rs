@@ -285,7 +285,10 @@ fn events_of(row: &ImportRow) -> Result<Vec<Event>, Problem> {
         }
         let at = Timestamp::from_micros(stored.at);
         let event = Event::from_body(EventId::new(stored.id.as_str())?, at, stored.body.get());
-        event.map_err(|error| invalid(format!("event of version {version}: {error}")))
+        // NOTE: a note and content together could not be erased here, and the content would count as erased.
+        event
+            .and_then(Event::without_erased_content)
+            .map_err(|error| invalid(format!("event of version {version}: {error}")))
     };
     (0..).zip(&row.events).map(event).collect()
 }

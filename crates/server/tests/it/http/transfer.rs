@@ -107,6 +107,23 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
     assert_eq!(small.post("ada", "/import", good).await.problem(), (413, "too_large".to_owned()));
 }
 
+/// A note says that the content is gone: an import with both keeps the note only, or nothing could erase the content.
+#[tokio::test]
+async fn content_beside_a_note_of_erasure_is_not_imported() {
+    let site = site().await;
+    let mut export = export(&site, "s1").await;
+    let note = json!({"id": "e1", "at": 0, "by": "admin", "reason": "asked for by mail"});
+    export["events"][0]["body"]["erased"] = note.clone();
+    assert!(export["events"][0].to_string().contains("the \\\"bill"), "{}", export["events"][0]);
+    let other = Site::new(BILL).await;
+    let imported = other.post("ada", "/import?id=s2", export).await;
+    assert_eq!(imported.status, 201, "{}", imported.text);
+    let again = self::export(&other, "s2").await;
+    let first = &again["events"][0];
+    assert_eq!(first["body"]["erased"], note);
+    assert!(!first.to_string().contains("bill") && first["body"].get("record").is_none(), "{first}");
+}
+
 /// A run that continues does what its record says, and a file may say anything: that calls have ended, what they wrote, and
 /// what hooks have said.
 #[tokio::test]
