@@ -11,7 +11,7 @@ function Upgrade() {
   if (!upgrade?.runs.length) return null;
   const { runs, refused } = upgrade;
   const many = `${runs.length}${upgrade.has_more ? "+" : ""} ${runs.length === 1 ? "run" : "runs"} of an earlier agent`;
-  return html`<details class=${refused ? "upgrade bad" : "upgrade"}><summary>${many}${refused ? `, ${refused} not continued` : ""}</summary>
+  return html`<details class=${refused ? "upgrade bad" : "upgrade"}><summary class="link">${many}${refused ? `, ${refused} not continued` : ""}</summary>
     <ul>${runs.map((run) => html`<li key=${`${run.user}/${run.session}`}>${run.user === me?.user ? html`<a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(run.session)}`}>${run.session}</a>` : `${run.user}/${run.session}`} <span class=${run.continues ? "status" : "status failed"}>${run.status}</span>
       <span class="under" dir="auto">${run.reasons.join("; ")}</span></li>`)}</ul></details>`;
 }
