@@ -469,10 +469,10 @@ async fn an_event_that_came_with_a_note_is_erased_as_others(context: CaseContext
     let erased = context.all_events(&other).await?;
     let note = erased.get(1).and_then(|erased| erased.event.erasure()).cloned();
     // As a file may have it: the note of one event, and the content of another.
-    let content = marked_event("e1", &schema)?;
-    let mut body: serde_json::Value = serde_json::from_str(&content.to_body()?)?;
+    let whole = marked_event("e1", &schema)?;
+    let mut body: serde_json::Value = serde_json::from_str(&whole.to_body()?)?;
     body["erased"] = json!(note);
-    let both = Event::from_body(content.id.clone(), content.at, &body.to_string())?;
+    let both = Event::from_body(whole.id.clone(), whole.at, &body.to_string())?;
     ensure!(both.erasure().is_some(), "the note is lost");
     let key = context.create(&schema, "s2", json!({})).await?.key;
     context.append(&key, 0, both, &schema).await?;
