@@ -90,7 +90,7 @@ pub enum WhenChanged {
     /// let session = runner.session("ada", "s1").await?;
     /// let outcome = session.resume().decide(&*waiting.pending()[0].id, Decision::Approve).await?;
     /// assert_eq!(outcome.text(), "done");
-    /// assert_eq!(session.run("hi").await?.text(), "hello");
+    /// assert_eq!(runner.session("ada", "s2").await?.run("hi").await?.text(), "hello");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```

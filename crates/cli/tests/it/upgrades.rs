@@ -161,41 +161,44 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         "check a.toml --runs",
         expect![[r#"
             a.toml: ok
-            ada/s1  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
-            ada/s3  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
-            ada/s2  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
-            | 3 unfinished runs: 0 unchanged, 0 compatible, 3 that this agent does not continue
-            exit 1
+            ada/s1  pinned: tool pay is gone
+            ada/s3  pinned: tool pay is gone
+            ada/s2  pinned: tool pay is gone
+            | 3 unfinished runs: 0 unchanged, 0 compatible, 3 pinned, 0 that this agent does not continue
         "#]],
     );
     // The decision was stored.
     room.check(
         "resume a.toml -s s1 --user ada",
         expect![[r#"
+            It is paid.
             | session s1
             | continues with "Pay the bill.", interrupted in step 1 while c1 pay(euro=5) ran
-            | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
-            exit 2
+            | > c1 pay(euro=5)
+            |   c1: paid
         "#]],
     );
     room.check(
         "run a.toml -s s1 --user ada 'And now?'",
         expect![[r#"
+            Hello.
             | session s1
-            | continues with "Pay the bill.", interrupted in step 1 while c1 pay(euro=5) ran
-            | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
-            exit 2
+            | continue: stepfold chat a.toml --user ada --session s1
         "#]],
     );
     room.check(
         "inspect a.toml -s s1 --user ada",
         expect![[r#"
-            session s1 of a/ada, version 3
-            head 3:DIGEST
+            session s1 of a/ada, version 7
+            head 7:DIGEST
 
                 1  began     user:      Pay the bill.
                 2  replied   assistant: > c1 pay(euro=5)
                 3  decided   c1#DIGEST approved
+                4  answered  tool c1 pay: paid
+                5  replied   assistant: It is paid.
+                6  began     user:      And now?
+                7  replied   assistant: Hello.
 
         "#]],
     );
