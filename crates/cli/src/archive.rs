@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
-use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind};
+use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind, WhenChanged};
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
 use stepfold::state_core::state::ValueRef;
 
@@ -62,7 +62,7 @@ impl AgentBundle {
     fn external_access(&self) -> BTreeSet<ExternalAccess> {
         let mut found = BTreeSet::new();
         for (path, text) in &self.texts {
-            // What is not TOML is a script of a model, or a fault that the build reports.
+            // A text that is not TOML is a script of a model, or a fault that the build reports.
             if let Ok(table) = text.parse::<toml::Table>() {
                 // Programs are found from the folder of the file that names them.
                 collect(&table, path.parent().unwrap_or(Path::new("")), &mut found);
@@ -149,18 +149,27 @@ pub(crate) struct AgentFiles {
 }
 
 impl AgentFiles {
-    pub(crate) fn of(loaded: &LoadedAgent, path: &Path, store: AnyStore, options: Option<&RunArgs>) -> Self {
+    /// The stored versions of a file; none if its runs do not continue with the version that they began with.
+    pub(crate) fn of(
+        loaded: &LoadedAgent,
+        path: &Path,
+        store: &AnyStore,
+        options: Option<&RunArgs>,
+    ) -> Option<Self> {
+        if loaded.when_changed != WhenChanged::Pinned {
+            return None;
+        }
         let digest = loaded.agent.fingerprint().digest();
         let known = Mutex::new([(digest, loaded.texts.clone())].into());
-        AgentFiles {
-            store,
+        Some(AgentFiles {
+            store: store.clone(),
             app: loaded.agent.name().to_owned(),
             folder: path.parent().unwrap_or(Path::new("")).to_owned(),
             options: options.cloned(),
             access: loaded.texts.external_access(),
             former_programs: loaded.former_programs.clone(),
             known,
-        }
+        })
     }
 
     /// The runner whose sessions are the stored versions.

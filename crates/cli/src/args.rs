@@ -620,7 +620,7 @@ pub(crate) struct EvalRunArgs {
     /// The data set: JSON lines, or TOML if its name ends in `.toml`.
     #[arg(value_name = "DATASET")]
     pub(crate) data_set: PathBuf,
-    /// How the candidate is confronted with the cases: `replay` (without a model), `next` (each next reply), `roll` (whole
+    /// The confrontation of the candidate with the cases: `replay` (without a model), `next` (each next reply), `roll` (whole
     /// turns, whose calls the record answers), `live` (whole turns with real tools; needs a limit of requests or costs), or
     /// `recorded` (the recorded turn itself).
     #[arg(long, value_name = "MODE", default_value_t)]

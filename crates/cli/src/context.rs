@@ -229,10 +229,11 @@ impl CommandContext {
     ) -> anyhow::Result<Self> {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
-        let archive = AgentFiles::of(&loaded, &target.agent, store.clone(), options);
+        let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
         let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
+        let builder = archive.into_iter().fold(builder, RunnerBuilder::archive);
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim
@@ -240,7 +241,6 @@ impl CommandContext {
             .process_worker()
             .when_claimed(when_claimed.into())
             .when_changed(when_changed)
-            .archive(archive)
             // NOTE: Queued messages are for the process that sent them: its model and its terminal.
             .leave_inbox()
             .build();

@@ -151,7 +151,7 @@ pub struct Score {
     pub evaluator: String,
     /// Whether the trial passed.
     pub passed: bool,
-    /// How well, from 0 to 1, where the evaluator says so.
+    /// The grade, from 0 to 1, where the evaluator says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Why not; or a remark.

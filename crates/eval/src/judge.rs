@@ -22,7 +22,7 @@ const USER: &str = "judge";
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rubric {
-    /// What a good answer is, in words.
+    /// The marks of a good answer, in words.
     pub rubric: String,
     /// The least score that passes, from 0 to 1; by default the judge says whether the trial passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -212,7 +212,7 @@ impl NextReplies<'_> {
     /// Asks the model of a run for its next reply, without committing it, and compares the calls with the recorded ones.
     async fn ask(&mut self, run: &Run, recorded: &Event) -> Result<(), NoReply> {
         let mut seen = FirstReply::default();
-        // Where the candidate would call a tool before its next reply, the run stops: no function starts.
+        // The run stops before the candidate would call a tool ahead of its next reply: no function starts.
         let unanswered = |_: &StartingCall| None::<CallAnswer>;
         let meter = Arc::new(RunMeter::new(self.spending));
         let asked = run.clone().resume().answer_calls_with(unanswered).meter_with(meter);

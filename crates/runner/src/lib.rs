@@ -158,4 +158,4 @@ pub use crate::session::decision_reply::DecisionReceipt;
 pub use crate::session::event_hub::InvocationEvent;
 pub use crate::session::inbox::WaitingMessage;
 pub use crate::session::invocation::{Invocation, InvocationResult};
-pub use crate::upgrade::{CheckedRun, UpgradeCheck, UpgradeStatus, WhenChanged};
+pub use crate::upgrade::{CheckedRun, UpgradeCheck, UpgradeCounts, UpgradeStatus, WhenChanged};

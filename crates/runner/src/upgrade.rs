@@ -223,6 +223,48 @@ impl CheckedRun {
     }
 }
 
+/// The numbers of checked runs, each counted once.
+///
+/// # Examples
+/// ```
+/// use stepfold_runner::UpgradeCounts;
+///
+/// assert_eq!(UpgradeCounts::default().total(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpgradeCounts {
+    /// Runs whose agent is the same.
+    pub unchanged: u64,
+    /// Runs that continue with the agent of today, though it has changed.
+    pub compatible: u64,
+    /// Runs that continue with the agent that they began with.
+    pub pinned: u64,
+    /// Runs that are not continued.
+    pub refused: u64,
+}
+
+impl UpgradeCounts {
+    /// Counts a run.
+    pub const fn add(&mut self, run: &CheckedRun) {
+        let count = match run.status() {
+            _ if !run.continues() => &mut self.refused,
+            UpgradeStatus::Unchanged => &mut self.unchanged,
+            UpgradeStatus::Pinned => &mut self.pinned,
+            // The policy may accept every change.
+            UpgradeStatus::Compatible | UpgradeStatus::Touched | UpgradeStatus::Unreadable => {
+                &mut self.compatible
+            }
+        };
+        *count += 1;
+    }
+
+    /// The number of all runs.
+    pub const fn total(&self) -> u64 {
+        self.unchanged + self.compatible + self.pinned + self.refused
+    }
+}
+
 /// A pass over the unfinished runs of an application: see [`Runner::check_upgrade`].
 #[derive(Debug)]
 #[must_use = "a check does nothing until its runs are taken"]

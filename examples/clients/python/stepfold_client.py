@@ -721,7 +721,7 @@ class ShownRow(TypedDict):
 
 
 class SpendRow(TypedDict):
-    """What a group has spent."""
+    """The spend of a group."""
 
     cost: str
     estimated: int
@@ -733,7 +733,7 @@ class SpendRow(TypedDict):
 
 
 class SpendRows(TypedDict):
-    """What was spent."""
+    """Spend on models."""
 
     by: GroupRow
     left_out: int

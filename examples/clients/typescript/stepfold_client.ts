@@ -226,7 +226,7 @@ export interface ErasedVersion {
 /** Records of erasures, oldest first. */
 export interface ErasurePage {
   erasures: ErasureRecordRow[];
-  /** Where the next page begins; none at the end. */
+  /** The beginning of the next page; none at the end. */
   next?: number | null;
 }
 
@@ -969,7 +969,7 @@ export interface ShownRow {
 /** The source of a message. - `summary`: Of messages that were left out. */
 export type ShownSource = "instructions" | "conversation" | "summary";
 
-/** What a group has spent. */
+/** The spend of a group. */
 export interface SpendRow {
   /** The cost in US dollars, exactly, in decimal, at the prices of then. */
   cost: string;
@@ -987,7 +987,7 @@ export interface SpendRow {
   unpriced: number;
 }
 
-/** What was spent. */
+/** Spend on models. */
 export interface SpendRows {
   by: GroupRow;
   /** The number of groups that are left out. */
@@ -1115,17 +1115,17 @@ export interface UpgradeRow {
 export interface UpgradeRows {
   /** The number of unfinished runs that were checked. */
   checked: number;
-  /** Those that continue with the agent of today, though it has changed. */
+  /** Runs that continue with the agent of today, though it has changed. */
   compatible: number;
   /** Whether there are more than were checked. */
   has_more: boolean;
-  /** Those that continue with the agent that they began with. */
+  /** Runs that continue with the agent that they began with. */
   pinned: number;
-  /** Those that are not continued. */
+  /** Runs that are not continued. */
   refused: number;
   /** The runs whose agent has changed. */
   runs: UpgradeRow[];
-  /** Those whose agent is the same. */
+  /** Runs whose agent is the same. */
   unchanged: number;
 }
 

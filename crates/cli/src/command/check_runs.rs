@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stepfold::runner::{CheckedRun, UpgradeStatus};
+use stepfold::runner::{CheckedRun, UpgradeCounts};
 use stepfold::terminal::TextStyle;
 
 use crate::args::SessionArgs;
@@ -11,21 +11,12 @@ use crate::context::CommandContext;
 use crate::error::CommandEnding;
 use crate::show::{self, counted};
 
-/// The counts of a check.
-#[derive(Default)]
-struct RunCounts {
-    unchanged: u64,
-    compatible: u64,
-    pinned: u64,
-    refused: u64,
-}
-
 pub(super) async fn check_runs(
     agents: &[PathBuf],
     store: Option<&Path>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let mut counts = RunCounts::default();
+    let mut counts = UpgradeCounts::default();
     for agent in agents {
         let target = SessionArgs {
             agent: agent.clone(),
@@ -44,31 +35,19 @@ pub(super) async fn check_runs(
         }
     }
     if !json {
-        show::note(counts.words());
+        show::note(words(&counts));
     }
     // NOTE: A deployment that would leave runs behind must fail in a script.
     Ok(if counts.refused == 0 { CommandEnding::Done } else { CommandEnding::Failed })
 }
 
-impl RunCounts {
-    fn add(&mut self, run: &CheckedRun) {
-        *match run.status() {
-            _ if !run.continues() => &mut self.refused,
-            UpgradeStatus::Unchanged => &mut self.unchanged,
-            UpgradeStatus::Pinned => &mut self.pinned,
-            // Every change is accepted.
-            _ => &mut self.compatible,
-        } += 1;
-    }
-
-    fn words(&self) -> String {
-        let RunCounts { unchanged, compatible, pinned, refused } = self;
-        let all = counted(unchanged + compatible + pinned + refused, "unfinished run");
-        let pinned = if *pinned == 0 { String::new() } else { format!(", {pinned} pinned") };
-        format!(
-            "{all}: {unchanged} unchanged, {compatible} compatible{pinned}, {refused} that this agent does not continue"
-        )
-    }
+fn words(counts: &UpgradeCounts) -> String {
+    let UpgradeCounts { unchanged, compatible, pinned, refused, .. } = counts;
+    let all = counted(counts.total(), "unfinished run");
+    let pinned = if *pinned == 0 { String::new() } else { format!(", {pinned} pinned") };
+    format!(
+        "{all}: {unchanged} unchanged, {compatible} compatible{pinned}, {refused} that this agent does not continue"
+    )
 }
 
 fn show_run(run: &CheckedRun) {

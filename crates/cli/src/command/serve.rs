@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use serde_json::json;
 use stepfold::prelude::*;
-use stepfold::runner::RecoverOptions;
+use stepfold::runner::{RecoverOptions, RunnerBuilder};
 use stepfold::server::http::{Access, App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
 use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
@@ -171,7 +171,7 @@ fn apps(
     let mut apps = Vec::new();
     for path in agents {
         let loaded = LoadedAgent::read(path, &models)?;
-        let archive = AgentFiles::of(&loaded, path, store.clone(), Some(&model));
+        let archive = AgentFiles::of(&loaded, path, store, Some(&model));
         let LoadedAgent { agent, schema, shape, prices, when_changed, budgets, .. } = loaded;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
@@ -179,11 +179,11 @@ fn apps(
         }
         let observer = metrics.observer();
         let builder = with_budgets(Runner::builder(agent, store.clone()), &prices, budgets);
+        let builder = archive.into_iter().fold(builder, RunnerBuilder::archive);
         let runner = with_traces(builder)
             .schema(schema)
             .process_worker()
             .when_changed(when_changed)
-            .archive(archive)
             .observe(move |_| observer.clone())
             .build();
         let app = App::from(runner).prices(prices);

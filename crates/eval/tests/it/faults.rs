@@ -103,7 +103,7 @@ async fn a_few_pairs_are_said_to_be_too_few() {
     }
 }
 
-/// What the rules name is nowhere in the data set, and the record still answers.
+/// Values that the rules name are nowhere in the data set, and the record still answers.
 #[tokio::test]
 async fn redacted_cases_hold_no_named_value_and_still_roll() {
     let script = "assistant: > c1 find(owner=\"ada@example.org\")\n  > c2 note(text=\"4111 1111 1111 1111 of ada@example.org\")\nassistant: Ada Lovelace, +49 30 1234567, sk-abcdefghijklmnop1234";

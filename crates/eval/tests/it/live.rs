@@ -72,7 +72,7 @@ async fn live_cases_run_tools_and_at_most_once_only_by_name() {
     let (status, _, _, keys) = run("assistant: > c1 ask()\nassistant: done", &["ask"]).await;
     assert_eq!((status, keys.len()), (CaseStatus::Passed, 1));
 
-    // What is allowed live is not allowed in a roll.
+    // A tool that is allowed live is not allowed in a roll.
     let agent = payer(&ran, "assistant: > c1 look()\nassistant: done");
     let result = Experiment::new(&agent).allow_live("look").run_case(&case).await;
     assert_eq!(

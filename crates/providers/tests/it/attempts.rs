@@ -86,7 +86,7 @@ async fn a_fallback_names_the_model_before_it_is_asked() {
     let retry = || Retry::attempts(2);
     let model = first.clone().layer(retry()).layer(Fallback::to(second.clone().layer(retry())));
     let mut stream = model.respond(request());
-    // Those of the layers inside are passed on at once, not with the answer.
+    // Attempts of the layers inside are passed on at once, not with the answer.
     assert_eq!(next(&mut stream).await, "next attempt of the same after a free one");
     assert_eq!((first.asked(), second.asked()), (1, 0));
     assert_eq!(next(&mut stream).await, "next attempt of b/y after a free one");

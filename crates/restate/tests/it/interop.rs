@@ -41,6 +41,15 @@ impl Host {
         worker
     }
 
+    /// A session whose run waits for a decision about the request with this id, after its worker has ended.
+    async fn run_that_waits(&self, place: &Place) -> (RemoteSession, String) {
+        let _worker = self.worker(place);
+        let session = self.session();
+        let report = session.run_as("k1", "pay").await.unwrap();
+        let RunStatus::Waiting(requests) = report.status.clone() else { panic!("{report:?}") };
+        (session, requests[0].id.clone())
+    }
+
     fn session(&self) -> RemoteSession {
         self.session_named("s1")
     }
@@ -209,16 +218,12 @@ async fn a_run_is_cancelled_from_any_worker() {
 async fn a_run_that_a_deployment_touches_waits_and_is_not_retried() {
     let Some(host) = Host::start().await else { return };
     let place = host.place().asking();
-    let first = host.worker(&place);
-    let session = host.session();
-    let report = session.run_as("k1", "pay").await.unwrap();
-    let RunStatus::Waiting(requests) = report.status.clone() else { panic!("{report:?}") };
-    drop(first);
+    let (session, asked) = host.run_that_waits(&place).await;
     // The effect of the call that waits is another one.
     let other = host.worker(&place.idempotent());
     let decided = tokio::spawn({
-        let (session, id) = (session.clone(), requests[0].id.clone());
-        async move { session.decide("k1", [(id, Decision::Approve)]).await }
+        let session = session.clone();
+        async move { session.decide("k1", [(asked, Decision::Approve)]).await }
     });
     // It sleeps, again and again, and no attempt fails.
     let sleeping = "SELECT i.retry_count FROM sys_invocation i JOIN sys_journal j ON i.id = j.id \
@@ -238,14 +243,10 @@ async fn a_run_that_a_deployment_touches_waits_and_is_not_retried() {
 async fn a_run_that_a_deployment_does_not_touch_is_continued_by_the_new_version() {
     let Some(host) = Host::start().await else { return };
     let place = host.place().asking();
-    let first = host.worker(&place);
-    let session = host.session();
-    let report = session.run_as("k1", "pay").await.unwrap();
-    let RunStatus::Waiting(requests) = report.status.clone() else { panic!("{report:?}") };
-    drop(first);
+    let (session, asked) = host.run_that_waits(&place).await;
     let new = place.told("Pay less.");
     let _new = host.worker(&new);
-    let report = session.decide("k1", [(requests[0].id.clone(), Decision::Approve)]).await.unwrap();
+    let report = session.decide("k1", [(asked, Decision::Approve)]).await.unwrap();
     assert_eq!(report.status, RunStatus::Finished(Exit::Text));
     assert_eq!(place.effects().len(), 5);
     let (_, stored) = new.stored("ada", "s1").await;

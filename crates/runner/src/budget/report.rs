@@ -1,4 +1,4 @@
-//! What was spent, added up by session, user, model or day.
+//! Spend, added up by session, user, model or day.
 
 use std::collections::BTreeMap;
 
@@ -130,7 +130,7 @@ impl SpendSum {
     }
 }
 
-/// What was spent, by group.
+/// Spend by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpendReport {

@@ -33,7 +33,7 @@ impl AgentProgram {
 /// The agent that the last run of a session continues with, if that of today is to leave it.
 #[derive(Clone, Default)]
 pub(crate) enum PinnedAgent {
-    /// That of today, which may be refused.
+    /// The agent of today, which may be refused.
     #[default]
     None,
     Known(Arc<AgentProgram>),
@@ -61,7 +61,7 @@ const MAX_LOADED: usize = 16;
 pub(crate) struct OlderAgents {
     registered: Vec<Arc<AgentProgram>>,
     archive: Option<Arc<dyn AgentArchive>>,
-    /// Those of the archive that were used last, by their digests.
+    /// Agents of the archive that were used last, by their digests.
     loaded: Mutex<VecDeque<(String, Arc<AgentProgram>)>>,
 }
 

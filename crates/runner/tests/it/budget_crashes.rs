@@ -127,7 +127,7 @@ async fn a_run_that_is_dropped_while_it_reserves_leaves_nothing() {
     assert_eq!((store.open().await, store.sums().await, spend(&store.store).await.len()), (0, (0, 0), 0));
 }
 
-/// What a worker has left that died is settled by the next run of the session as well, not only by a resumed one: the run
+/// A reservation of a worker that died is settled by the next run of the session as well, not only by a resumed one: the run
 /// may have been rewound meanwhile.
 #[tokio::test]
 async fn the_next_run_settles_what_a_dead_worker_has_left() {

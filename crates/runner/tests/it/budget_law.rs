@@ -37,7 +37,7 @@ const MAX_OUTPUT: u64 = 50;
 /// The runs at once in a process.
 const AT_ONCE: usize = 4;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy)]
 struct Size {
     processes: usize,
@@ -164,7 +164,7 @@ async fn child() {
                 left.remove(id);
             }
         }
-        // Those of other processes as well: whichever continues a run settles what it finds.
+        // Also runs of other processes: the one that continues a run settles what it finds.
         runner.recover(RecoverOptions::new().once()).await.unwrap();
         // tidy: allow sleep, because other processes are at work and the clock jumps meanwhile.
         tokio::time::sleep(Duration::from_millis(20)).await;

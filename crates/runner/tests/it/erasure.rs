@@ -269,7 +269,7 @@ fn the_budget_of_an_erased_user_with_a_long_name_is_gone() {
         assert_eq!((exit(&name).await, exit(&other).await), (Exit::Text, Exit::Text));
         erase(&runner, ErasureSubject::User(UserId::new(name.as_str()).unwrap())).await.unwrap();
         assert_eq!(exit(&name).await, Exit::Text);
-        // Those of others stay.
+        // Values of other users stay.
         let session = runner.session(other.as_str(), "t").await.unwrap();
         assert!(matches!(session.run("hi").await.unwrap().exit(), Exit::Paused(Pause::Budget(_))));
     });

@@ -53,7 +53,7 @@ impl Event {
         }
     }
 
-    /// What stays of it when its content is erased. An event that was erased before stays as it is, with its note.
+    /// The part that stays when its content is erased. An event that was erased before stays as it is, with its note.
     ///
     /// The conversation keeps its form: each message its role, each call and each result its id and its tool, so that no
     /// reader finds a call without a result. A write becomes the removal of its key, so that readers still know which keys

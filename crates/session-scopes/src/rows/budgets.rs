@@ -147,7 +147,7 @@ pub(crate) async fn reserve(
     Ok(balances)
 }
 
-/// What is settled and reserved in the other parts of a rolling window.
+/// The settled and reserved amounts in the other parts of a rolling window.
 async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u64, u64), SessionError> {
     let named = part.beside.iter().map(BudgetId::as_str).chain(std::iter::repeat(""));
     let values: Vec<SqlValue<'_>> = named.take(MAX_WINDOW_PARTS).map(SqlValue::Text).collect();

@@ -31,7 +31,7 @@ enum Subject {
     Event(SessionKey, u64),
 }
 
-/// What is planted, and what is erased of it: all by luck, and the same in each process with the same seed.
+/// The planted content, and the erased part of it: all by luck, and the same in each process with the same seed.
 struct Garden {
     luck: fastrand::Rng,
     planted: Vec<(String, Subject)>,
@@ -418,7 +418,7 @@ async fn events_without_a_salt_are_erased_too() {
     assert_eq!((report.faults, report.erased), (Vec::new(), 3));
 }
 
-/// What an erasure has left is protected against damage, as content is.
+/// The rest after an erasure is protected against damage, as content is.
 #[tokio::test]
 async fn damage_to_what_an_erasure_has_left_is_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -445,7 +445,7 @@ async fn damage_to_what_an_erasure_has_left_is_found() {
     assert!(store.get(stepfold_session_scopes::GetSession::new(key)).await.is_err());
 }
 
-/// What a store in memory holds after the same erasures, by its debug text.
+/// The content of a store in memory after the same erasures, by its debug text.
 #[tokio::test]
 async fn a_memory_store_forgets_all_of_a_user() {
     let store = MemoryStore::new();

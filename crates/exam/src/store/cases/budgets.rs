@@ -246,7 +246,7 @@ async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
     let first = first.settling_earlier_claims();
     context.store.reserve(first.clone()).await?;
     ensure_eq!(context.sums("day").await?, (20, 30));
-    // Those of its own claim remain; without a claim, all do.
+    // Reservations of its own claim remain; without a claim, all do.
     let second = under(context.reserving(&key, "r5", &[("day", 5, 100)])?, Some(4));
     context.store.reserve(second.settling_earlier_claims()).await?;
     let unclaimed = context.reserving(&key, "r6", &[("day", 5, 100)])?;

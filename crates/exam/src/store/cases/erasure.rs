@@ -335,7 +335,7 @@ async fn an_erased_history_can_be_rewound_forked_and_pruned(context: CaseContext
     for (request, before) in states.iter().zip(&before) {
         ensure_eq!(&context.store.get(request.clone()).await?.to_json(), before);
     }
-    // What a rewind hides can be erased as well, and so can the rewind.
+    // An event that a rewind hides can be erased as well, and so can the rewind.
     ensure_eq!(context.erase_events("two", &key, [1, 4]).await?.events, 2);
     ensure_eq!(context.get(&key).await?.visible.contains(2), false);
     let fork = ForkSession::new(key.clone(), at(2)).with_id(context.key("f1")?.id).at_version(3);

@@ -49,12 +49,12 @@ pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<Json<MeRow>, 
     Ok(Json(MeRow { user, name, role }))
 }
 
-/// How many unfinished runs a check reads.
+/// The bound of a check.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UpgradeQuery {
     /// The number of unfinished runs that are checked; 200 by default, at most 1,000.
-    limit: Option<u64>,
+    limit: Option<usize>,
 }
 
 pub(super) async fn upgrade(
@@ -65,16 +65,16 @@ pub(super) async fn upgrade(
     if request.principal.role() != Role::Administer {
         check = check.of_user(request.principal.user().clone());
     }
-    let mut rows = UpgradeRows::default();
+    let mut runs = Vec::new();
+    let mut has_more = false;
     while let Some(run) = check.next().await? {
-        if rows.checked == limit {
-            rows.has_more = true;
+        has_more = runs.len() == limit;
+        if has_more {
             break;
         }
-        rows.add(&run);
+        runs.push(run);
     }
-    rows.has_more |= check.has_more();
-    Ok(Json(rows))
+    Ok(Json(UpgradeRows::of(&runs, has_more || check.has_more())))
 }
 
 /// The most lists of users and sessions that a check reads.

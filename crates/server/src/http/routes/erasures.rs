@@ -182,7 +182,7 @@ impl ErasureRecordRow {
 #[serde(deny_unknown_fields)]
 pub(super) struct ErasurePage {
     erasures: Vec<ErasureRecordRow>,
-    /// Where the next page begins; none at the end.
+    /// The beginning of the next page; none at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! What was spent on models under budgets: a principal sees its own user's, an administrator those of all.
+//! Spend on models under budgets: a principal sees its own user's, an administrator those of all.
 
 use axum::Json;
 use schemars::JsonSchema;
@@ -45,7 +45,7 @@ enum GroupRow {
     Day,
 }
 
-/// What was spent.
+/// Spend on models.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct SpendRows {
     by: GroupRow,
@@ -57,7 +57,7 @@ pub(super) struct SpendRows {
     total: SumRow,
 }
 
-/// What a group has spent.
+/// The spend of a group.
 #[derive(Serialize, JsonSchema)]
 struct SpendRow {
     /// The session, user, model or day.

@@ -2,23 +2,23 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use stepfold_runner::{CheckedRun, UpgradeStatus};
+use stepfold_runner::{CheckedRun, UpgradeCounts, UpgradeStatus};
 
 /// The unfinished runs of an app, beside its agent.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct UpgradeRows {
     /// The number of unfinished runs that were checked.
-    pub(in crate::http) checked: u64,
-    /// Those whose agent is the same.
+    checked: u64,
+    /// Runs whose agent is the same.
     unchanged: u64,
-    /// Those that continue with the agent of today, though it has changed.
+    /// Runs that continue with the agent of today, though it has changed.
     compatible: u64,
-    /// Those that continue with the agent that they began with.
+    /// Runs that continue with the agent that they began with.
     pinned: u64,
-    /// Those that are not continued.
+    /// Runs that are not continued.
     refused: u64,
     /// Whether there are more than were checked.
-    pub(in crate::http) has_more: bool,
+    has_more: bool,
     /// The runs whose agent has changed.
     runs: Vec<UpgradeRow>,
 }
@@ -39,24 +39,34 @@ struct UpgradeRow {
 }
 
 impl UpgradeRows {
-    pub(in crate::http) fn add(&mut self, run: &CheckedRun) {
-        self.checked += 1;
-        let status = run.status();
-        *match status {
-            _ if !run.continues() => &mut self.refused,
-            UpgradeStatus::Unchanged => &mut self.unchanged,
-            UpgradeStatus::Pinned => &mut self.pinned,
-            _ => &mut self.compatible,
-        } += 1;
-        if status != UpgradeStatus::Unchanged {
-            self.runs.push(UpgradeRow {
-                user: run.key.user.to_string(),
-                session: run.key.id.to_string(),
-                version: run.version,
-                status: status.to_string(),
-                continues: run.continues(),
-                reasons: run.reasons(),
-            });
+    pub(in crate::http) fn of(checked: &[CheckedRun], has_more: bool) -> Self {
+        let mut counts = UpgradeCounts::default();
+        for run in checked {
+            counts.add(run);
+        }
+        let UpgradeCounts { unchanged, compatible, pinned, refused, .. } = counts;
+        let runs = checked.iter().filter(|run| run.status() != UpgradeStatus::Unchanged).map(UpgradeRow::of);
+        UpgradeRows {
+            checked: counts.total(),
+            unchanged,
+            compatible,
+            pinned,
+            refused,
+            has_more,
+            runs: runs.collect(),
+        }
+    }
+}
+
+impl UpgradeRow {
+    fn of(run: &CheckedRun) -> Self {
+        UpgradeRow {
+            user: run.key.user.to_string(),
+            session: run.key.id.to_string(),
+            version: run.version,
+            status: run.status().to_string(),
+            continues: run.continues(),
+            reasons: run.reasons(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What was spent under budgets: users see their own, administrators all; a run that waits for a budget is listed as waiting.
+//! Spend under budgets: users see their own, administrators all; a run that waits for a budget is listed as waiting.
 
 use serde_json::json;
 use stepfold_runner::{Budget, Runner};
