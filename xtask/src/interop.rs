@@ -312,7 +312,7 @@ pub fn run() -> Result<(), Error> {
 fn tests(has_nextest: bool) -> Call {
     let all = ["--workspace", "--all-features"];
     if has_nextest {
-        let options = ["--test-threads", "3", "--success-output", "immediate", "-E"];
+        let options = ["--test-threads", "4", "--success-output", "immediate", "-E"];
         let filter = ["binary(it) and test(interop)"];
         return Call::cargo(["nextest", "run"].into_iter().chain(all).chain(options).chain(filter));
     }
@@ -487,7 +487,7 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/adk/venv/bin/python -m pip install --quiet --disable-pip-version-check google-adk==2.13.0
             STEPFOLD_INTEROP_ADK=/x/target/interop/adk/venv/bin/python
-            cargo nextest run --workspace --all-features --test-threads 3 --success-output immediate -E binary(it) and test(interop)
+            cargo nextest run --workspace --all-features --test-threads 4 --success-output immediate -E binary(it) and test(interop)
             cargo test --workspace --all-features --test it interop -- --nocapture
         "#]].assert_eq(&(lines.join("\n") + "\n"));
     }

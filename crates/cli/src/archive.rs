@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stepfold::prelude::*;
-use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind, WhenChanged};
+use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind};
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
 use stepfold::state_core::state::ValueRef;
 
@@ -141,35 +141,27 @@ pub(crate) struct AgentFiles {
     folder: PathBuf,
     /// The options of models; without them no model is called.
     options: Option<RunArgs>,
-    /// The programs and addresses of the file of today.
-    access: BTreeSet<ExternalAccess>,
+    /// The file of today, whose programs and addresses earlier versions may use.
+    today: AgentBundle,
     former_programs: Vec<String>,
     /// The versions that this process has built, by the digests of their agents.
     known: Mutex<BTreeMap<String, AgentBundle>>,
 }
 
 impl AgentFiles {
-    /// The stored versions of a file; none if its runs do not continue with the version that they began with.
-    pub(crate) fn of(
-        loaded: &LoadedAgent,
-        path: &Path,
-        store: &AnyStore,
-        options: Option<&RunArgs>,
-    ) -> Option<Self> {
-        if loaded.when_changed != WhenChanged::Pinned {
-            return None;
-        }
+    /// The stored versions of a file.
+    pub(crate) fn of(loaded: &LoadedAgent, path: &Path, store: &AnyStore, options: Option<&RunArgs>) -> Self {
         let digest = loaded.agent.fingerprint().digest();
         let known = Mutex::new([(digest, loaded.texts.clone())].into());
-        Some(AgentFiles {
+        AgentFiles {
             store: store.clone(),
             app: loaded.agent.name().to_owned(),
             folder: path.parent().unwrap_or(Path::new("")).to_owned(),
             options: options.cloned(),
-            access: loaded.texts.external_access(),
+            today: loaded.texts.clone(),
             former_programs: loaded.former_programs.clone(),
             known,
-        })
+        }
     }
 
     /// The runner whose sessions are the stored versions.
@@ -179,21 +171,21 @@ impl AgentFiles {
         Ok(Runner::builder(agent, self.store.clone()).app(ARCHIVE_APP)?.build())
     }
 
-    async fn stored(&self, digest: &str) -> Result<Option<AgentBundle>, ArchiveError> {
-        let runner = self.versions()?;
-        let get = GetSession::new(runner.key(&*self.app, digest)?).events(EventRange::None);
-        let session = match self.store.get(get).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            session => session?,
-        };
-        AgentBundle::stored_in(&session).map(Some)
+    /// The session of a stored version.
+    async fn stored(&self, digest: &str, with_state: bool) -> Result<Option<Session>, ArchiveError> {
+        let get = GetSession::new(self.versions()?.key(&*self.app, digest)?).events(EventRange::None);
+        match self.store.get(if with_state { get } else { get.without_state() }).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            session => Ok(Some(session?)),
+        }
     }
 
     /// Refuses programs and addresses that this process is not configured for: who may write to the store must not choose
     /// what it runs.
     fn check_access(&self, version: &AgentBundle) -> Result<(), ArchiveError> {
+        let today = self.today.external_access();
         let is_allowed = |access: &ExternalAccess| {
-            self.access.contains(access) || (access.is_plain && self.former_programs.contains(&access.name))
+            today.contains(access) || (access.is_plain && self.former_programs.contains(&access.name))
         };
         let refused = version.external_access().into_iter().filter(|access| !is_allowed(access));
         let refused: BTreeSet<String> = refused.map(|access| format!("`{}`", access.name)).collect();
@@ -236,7 +228,8 @@ fn fault(words: String) -> ArchiveError {
 impl AgentArchive for AgentFiles {
     fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>> {
         Box::pin(async move {
-            let Some(version) = self.stored(digest).await? else { return Ok(None) };
+            let Some(session) = self.stored(digest, true).await? else { return Ok(None) };
+            let version = AgentBundle::stored_in(&session)?;
             let earlier = self.build(&version)?;
             self.known().insert(earlier.agent().fingerprint().digest(), version);
             Ok(Some(earlier))
@@ -247,6 +240,9 @@ impl AgentArchive for AgentFiles {
         Box::pin(async move {
             let digest = agent.fingerprint().digest();
             let Some(version) = self.known().get(&digest).cloned() else { return Ok(()) };
+            if self.stored(&digest, false).await?.is_some() {
+                return Ok(());
+            }
             let version = json!({ "version": version });
             if version.to_string().len() > MAX_BYTES {
                 let words = format!("agent file and the files that it names: more than {MAX_BYTES} bytes");
@@ -282,7 +278,7 @@ mod tests {
             app: "a".to_owned(),
             folder: PathBuf::new(),
             options: None,
-            access: bundle(&[("a.toml", today)]).external_access(),
+            today: bundle(&[("a.toml", today)]),
             former_programs: former_programs.iter().map(|name| (*name).to_owned()).collect(),
             known: Mutex::default(),
         };

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use stepfold::runner::{SpendGroup, WhenClaimed};
+use stepfold::runner::{SpendGroup, WhenChanged, WhenClaimed};
 use stepfold::terminal::Color;
 
 use crate::head::HistoryHead;
@@ -920,6 +920,9 @@ pub(crate) struct RunArgs {
     /// Continue the session with the newest write.
     #[arg(short = 'c', long = "continue", conflicts_with = "session")]
     pub(crate) last: bool,
+    /// The handling of a changed agent, if not that of its file.
+    #[arg(skip)]
+    pub(crate) when_changed: Option<WhenChanged>,
 }
 
 impl RunArgs {
@@ -933,6 +936,7 @@ impl RunArgs {
             by: None,
             when_claimed: BusyPolicy::default(),
             last: false,
+            when_changed: None,
         }
     }
 }

@@ -231,9 +231,10 @@ impl CommandContext {
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
         let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
+        let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
-        let builder = archive.into_iter().fold(builder, RunnerBuilder::archive);
+        let builder = builder.archive(archive);
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim

@@ -100,6 +100,11 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     ErrorChain(error).to_string()
 }
 
+/// The advice about a changed agent in options of the command, where the library names its methods.
+pub(crate) fn in_options(words: &str) -> String {
+    words.replace("`with_changed_agent()`", "--with-changed-agent").replace("`abandon()`", "--abandon")
+}
+
 /// The text of an error for users of the command, with advice in terms of the command line.
 pub(crate) fn error_text(error: &anyhow::Error) -> String {
     with_short_workers(&command_text(error))

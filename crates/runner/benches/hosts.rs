@@ -1,11 +1,12 @@
 //! What a host of runs costs. `cargo bench -p stepfold-runner --bench hosts`; names of parts (`cost`, `rate`, `takeover`,
-//! `keys`, `idle`) and of stores (`memory`, `sqlite`, `postgres`) for these only; `SESSIONS=200`, `TURNS=20000`, `SECONDS=60`.
+//! `keys`, `idle`, `check`) and of stores (`memory`, `sqlite`, `postgres`) for these only; `SESSIONS=200`, `TURNS=20000`, `SECONDS=60`.
 //!
 //! - `cost`: the CPU time of a step of a run that the caller awaits, and of one that recovery takes from the inbox.
 //! - `rate`: turns a second of many sessions, on one worker and on two, each a process of its own.
 //! - `takeover`: the time from the signal until another worker has ended the run of one that was killed or frozen.
 //! - `keys`: a repeated `run_as`, edit and decision, after many turns against after few.
 //! - `idle`: the CPU time of a worker that recovers beside 10,000 sessions that have nothing to do.
+//! - `check`: the time and the memory of `check_upgrade` over 100,000 sessions (`SESSIONS`), of which each second waits.
 
 #![allow(
     clippy::disallowed_methods,
@@ -24,7 +25,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stepfold_agent_loop::{Agent, Decision, Edit, Input};
-use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder};
+use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder, UpgradeCounts};
 use stepfold_session_scopes::{
     AnyStore, Durability, EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, MemoryStore,
     PostgresStore, SessionKey, SessionStore, SqliteOptions, Timestamp,
@@ -233,7 +234,8 @@ fn main() {
         let some = asked.iter().any(|asked| among.contains(&&**asked));
         !some || asked.iter().any(|asked| asked == word)
     };
-    let (parts, stores) = (["cost", "rate", "takeover", "keys", "idle"], ["memory", "sqlite", "postgres"]);
+    let (parts, stores) =
+        (["cost", "rate", "takeover", "keys", "idle", "check"], ["memory", "sqlite", "postgres"]);
     for part in parts.into_iter().filter(|part| is_asked(&parts, part)) {
         for kind in stores.into_iter().filter(|kind| is_asked(&stores, kind)) {
             runtime.block_on(measure(part, kind));
@@ -261,6 +263,7 @@ async fn measure(part: &str, kind: &str) {
         "rate" => rate(kind, &place).await,
         "takeover" => takeover(kind, &place).await,
         "keys" => keys(kind, &place).await,
+        "check" => check(kind, &place).await,
         _ => idle(kind, &place).await,
     }
 }
@@ -321,6 +324,43 @@ async fn rate(kind: &str, place: &Place) {
             "rate {kind}: {workers} workers, {rate:.0} turns of {STEPS} steps a second, {cpu} of CPU a turn"
         );
     }
+}
+
+/// The new agent has other instructions.
+async fn check(kind: &str, place: &Place) {
+    let sessions = setting("SESSIONS", 100_000);
+    let before = runner(&place.store, false).build();
+    for number in 0..sessions {
+        let user = format!("u{}", number % 1_000);
+        let handle = before.session(user, number.to_string()).await.expect("the store works");
+        handle.run(if number % 2 == 0 { "ask" } else { "go on" }).await.expect("it runs");
+    }
+    drop(before);
+    let agent = agent(false).to_builder().instructions("Be brief.").build().expect("the agent is valid");
+    let runner = Runner::builder(agent, place.store.clone()).build();
+    let (memory, cpu, began) = (resident(), own_cpu(), Instant::now());
+    let (mut check, mut counts, mut most) = (runner.check_upgrade(), UpgradeCounts::default(), memory);
+    while let Some(run) = check.next().await.expect("the store works") {
+        counts.add(&run);
+        if counts.total() % 1_000 == 0 {
+            most = most.max(resident());
+        }
+    }
+    let (took, cpu) = (began.elapsed(), own_cpu().saturating_sub(cpu));
+    let found = usize::try_from(counts.total()).expect("they are few");
+    assert_eq!(found, sessions.div_ceil(2), "each run that waits");
+    let each = millis(cpu / u32::try_from(found).expect("they are few"));
+    let grown = most.saturating_sub(memory) >> 10;
+    let (took, cpu) = (took.as_secs_f64(), cpu.as_secs_f64());
+    println!(
+        "check {kind}: {found} runs of {sessions} sessions in {took:.1} s, {cpu:.1} s of CPU ({each} a run), {grown} KiB more"
+    );
+}
+
+/// The bytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("this is a benchmark for Linux");
+    status.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("Linux tells") * 4_096
 }
 
 async fn takeover(kind: &str, place: &Place) {

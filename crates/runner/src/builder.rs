@@ -238,6 +238,8 @@ impl RunnerBuilder {
     }
 
     /// Sets the archive of the agents of earlier versions, for [`WhenChanged::Pinned`]. Registered agents come first.
+    ///
+    /// Agents are [kept](AgentArchive::keep) under every policy, so that runs can be pinned later.
     pub fn archive(mut self, archive: impl AgentArchive + 'static) -> Self {
         self.older.set_archive(Arc::new(archive));
         self

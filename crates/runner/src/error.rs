@@ -234,9 +234,9 @@ pub enum RunnerErrorKind {
         /// The changes.
         changes: Vec<String>,
     },
-    /// The agent that the run is pinned to is known, and cannot be built.
+    /// The agent that the run is pinned to cannot be loaded: its archive is out of reach, or what it has cannot be built.
     #[error(
-        "agent {digest}, which the run continues with, cannot be built: {source}; continue with the agent of today by \
+        "agent {digest}, which the run continues with, cannot be loaded: {source}; continue with the agent of today by \
          `with_changed_agent()`, or cancel the run with `abandon()`"
     )]
     PinnedAgent {

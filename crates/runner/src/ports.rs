@@ -28,12 +28,13 @@ pub trait AgentArchive: Send + Sync {
     /// memory, and are not asked for again.
     ///
     /// # Errors
-    /// When it is known and cannot be built, in words for its operator: a program of it is gone, for example. The run is
-    /// refused with this error.
+    /// When the archive is out of reach, or has an agent that cannot be built, in words for its operator: a program of it is
+    /// gone, for example. The run is refused with this error.
     fn load<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>>;
 
     /// Keeps an agent of which a run begins, so that later versions of the program can load it. It is called before the first
-    /// event of the agent in this process is stored, and again if that has failed: then the event is not stored.
+    /// event of the agent in this process is stored, under every policy, and again if that has failed. Under
+    /// [`Pinned`](crate::WhenChanged::Pinned) the event is then not stored.
     ///
     /// # Errors
     /// When the agent could not be kept.

@@ -179,7 +179,7 @@ pub struct CheckedRun {
     /// The policy of the runner.
     pub policy: WhenChanged,
     /// Why this agent cannot read the record: a value that does not fit the schema, for example. Or why the agent that the
-    /// run is pinned to cannot be built.
+    /// run is pinned to cannot be loaded.
     pub error: Option<RunnerError>,
 }
 
@@ -216,7 +216,9 @@ impl CheckedRun {
             _ => self.upgrade.changes.iter().map(ToString::to_string).collect(),
         };
         let error = self.error.iter().map(|error| match &error.kind {
-            RunnerErrorKind::PinnedAgent { source, .. } => format!("its own agent cannot be built: {source}"),
+            RunnerErrorKind::PinnedAgent { source, .. } => {
+                format!("its own agent cannot be loaded: {source}")
+            }
             kind => kind.to_string(),
         });
         words.into_iter().chain(error).collect()

@@ -505,7 +505,7 @@ pub fn describe_unfinished(run: &Run) -> String {
     // NOTE: A step with open calls is counted already, since its reply is stored.
     let (step, what) = match open.is_empty() {
         true => (run.steps() + 1, "before the model had answered".to_owned()),
-        false => (run.steps(), format!("while {} ran", open.join(", "))),
+        false => (run.steps(), format!("with {} open", open.join(", "))),
     };
     format!("continues with \"{question}\", interrupted in step {step} {what}")
 }

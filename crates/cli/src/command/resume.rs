@@ -1,6 +1,7 @@
 //! `stepfold resume`: resumes a run that waits, was interrupted or failed.
 
 use stepfold::prelude::*;
+use stepfold::runner::WhenChanged;
 use stepfold::state_core::read_exact;
 
 use super::approval_ids::ApprovalIdResolver;
@@ -9,6 +10,7 @@ use crate::args::{RunArgs, SessionArgs};
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
 use crate::prompt::{LinePrompt, is_terminal};
+use crate::show;
 use crate::turn::TurnRunner;
 
 /// The decisions of the command line.
@@ -27,30 +29,45 @@ pub(super) async fn resume(
     with_changed_agent: bool,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_resume(target, options)?;
-    context.work(Box::pin(resume_run(&context, options, decided, with_changed_agent, json))).await
+    // For the whole command: an approval of a tool that has changed is pending under another id then.
+    let when_changed = with_changed_agent.then_some(WhenChanged::Always);
+    let options = RunArgs { when_changed, ..options.clone() };
+    let context = CommandContext::for_resume(target, &options)?;
+    context.work(Box::pin(resume_run(&context, &options, decided, json))).await
 }
 
 async fn resume_run(
     context: &CommandContext,
     options: &RunArgs,
     decided: &DecisionArgs<'_>,
-    with_changed_agent: bool,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let session = context.session().await?;
     report_session(&session, json);
     let decisions = decided.decisions(&session).await?;
+    let ids: Vec<String> = decisions.iter().map(|(id, _)| id.clone()).collect();
     let mut resume = session.resume().decide_all(context.decided(decisions));
     if let Some(key) = decided.key {
         resume = resume.idempotency_key(key);
     }
-    if with_changed_agent {
-        resume = resume.with_changed_agent();
-    }
     let prompt = if options.interactive || is_terminal() { Some(LinePrompt::open()?) } else { None };
     let mut turns = TurnRunner { context, json, prompt };
-    Box::pin(turns.resume(&session, resume)).await
+    let ended = Box::pin(turns.resume(&session, resume)).await;
+    if ended.as_ref().is_err_and(|error| error.is::<UsageError>()) {
+        note_stored(&session, &ids).await?;
+    }
+    ended
+}
+
+/// Tells which decisions are stored though the run was not continued.
+async fn note_stored(session: &SessionHandle, ids: &[String]) -> anyhow::Result<()> {
+    let stored = session.decisions().await?;
+    let is_stored = |id: &&String| stored.iter().any(|recorded| recorded.request == **id);
+    let ids: Vec<&str> = ids.iter().filter(is_stored).map(String::as_str).collect();
+    if !ids.is_empty() {
+        show::note(format!("stored, for when the run continues: the decision about {}", ids.join(", ")));
+    }
+    Ok(())
 }
 
 /// Abandons the run. No model is called.

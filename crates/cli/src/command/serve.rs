@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use serde_json::json;
 use stepfold::prelude::*;
-use stepfold::runner::{RecoverOptions, RunnerBuilder};
+use stepfold::runner::RecoverOptions;
 use stepfold::server::http::{Access, App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
 use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
@@ -164,6 +164,7 @@ fn apps(
         by: None,
         when_claimed: BusyPolicy::default(),
         last: false,
+        when_changed: None,
     };
     let (models, _failures) = ModelSource::command_line(&model);
     let models = if options.demo { models.counting_tokens() } else { models };
@@ -179,7 +180,7 @@ fn apps(
         }
         let observer = metrics.observer();
         let builder = with_budgets(Runner::builder(agent, store.clone()), &prices, budgets);
-        let builder = archive.into_iter().fold(builder, RunnerBuilder::archive);
+        let builder = builder.archive(archive);
         let runner = with_traces(builder)
             .schema(schema)
             .process_worker()

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::args::{RunArgs, SessionArgs};
 use crate::context::CommandContext;
-use crate::error::{CommandEnding, UsageError};
+use crate::error::{CommandEnding, UsageError, in_options};
 use crate::show;
 
 pub(super) async fn work(
@@ -104,17 +104,15 @@ pub(super) async fn list(
 
 fn show_unattended(session: &UnattendedSession, json: bool) {
     let (user, id) = (session.key.user.as_str(), session.key.id.as_str());
+    let blocked = session.blocked.as_deref().map(in_options);
     if json {
         let since = session.since.to_string();
-        let row = json!({"session": id, "user": user, "since": since, "blocked": session.blocked});
+        let row = json!({"session": id, "user": user, "since": since, "blocked": blocked});
         return show::line(row.to_string());
     }
     let row = show::styled(show::NAME, format!("{user}/{id}"));
     let row = row.with(show::DIM, format!("  since {}", show::moment(session.since)));
-    show::row(
-        &row.with(TextStyle::BAD, session.blocked.as_ref().map(|why| format!("  {why}")).unwrap_or_default()),
-        2,
-    );
+    show::row(&row.with(TextStyle::BAD, blocked.map(|why| format!("  {why}")).unwrap_or_default()), 2);
 }
 
 /// Reports the end of an invocation. Commits are not reported.

@@ -56,7 +56,7 @@ impl fmt::Display for UnfinishedRun {
             (false, _) => {
                 write!(f, "which waits in step {step} for a decision about {}", self.waits.join(", "))
             }
-            (true, false) => write!(f, "interrupted in step {step} while {} ran", self.open.join(", ")),
+            (true, false) => write!(f, "interrupted in step {step} with {} open", self.open.join(", ")),
             (true, true) if self.is_graph => write!(f, "interrupted in step {step}"),
             (true, true) => write!(f, "interrupted in step {step} before the model had answered"),
         }

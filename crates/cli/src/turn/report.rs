@@ -11,7 +11,7 @@ use super::dialog::show_request;
 use super::{EndedInvocation, TurnRunner, TurnSubject};
 use crate::args::BusyPolicy;
 use crate::argument_text::shell_quoted;
-use crate::error::{CommandEnding, StoredMessageError, UsageError, chain};
+use crate::error::{CommandEnding, StoredMessageError, UsageError, chain, in_options};
 use crate::other_process::{OtherProcess, with_short_workers};
 use crate::show::{self, counted};
 
@@ -295,8 +295,7 @@ impl TurnRunner<'_> {
             RunnerError {
                 kind: RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. }, ..
             } => {
-                let words = words.replace("`with_changed_agent()`", "--with-changed-agent");
-                UsageError(words.replace("`abandon()`", "--abandon")).into()
+                UsageError(in_options(&words)).into()
             }
             RunnerError { kind: RunnerErrorKind::Claimed { is_accepted, .. }, .. } => {
                 let words = words.replace("`when_claimed`", &format!("`{resume} --when-claimed take-over`"));

@@ -51,7 +51,7 @@ fn what_may_run_again_does() {
         expect![[r#"
             Done.
             | session s1
-            | continues with "go", interrupted in step 1 while c1 slow() ran
+            | continues with "go", interrupted in step 1 with c1 slow() open
             | > c1 slow()
             |   c1: ran
         "#]],
@@ -73,7 +73,7 @@ fn what_must_not_run_twice_does_not() {
     room.check("resume a.toml", expect![[r#"
         Done.
         | session s1
-        | continues with "go", interrupted in step 1 while c1 slow() ran
+        | continues with "go", interrupted in step 1 with c1 slow() open
         | outcome unknown: c1 slow() had started when the process was interrupted, and was not run again; look whether it happened
     "#]]);
     assert_eq!(std::fs::read_to_string(room.path("runs")).unwrap(), "x\n");

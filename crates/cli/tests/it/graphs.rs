@@ -599,7 +599,7 @@ fn after_a_kill_only_what_has_no_outcome_runs_again() {
         "resume g.toml",
         expect![[r#"
             session s1
-            continues with "go", interrupted in step 2 while slow ran
+            continues with "go", interrupted in step 2 with slow open
             slow  | starts
             slow  | done
               ~ did: unset -> ["quick","agent","slow"]
@@ -690,7 +690,7 @@ fn after_a_kill_the_agent_of_a_node_continues_where_it_was() {
         "resume g.toml",
         expect![[r#"
             session s1
-            continues with "go", interrupted in step 2 while work ran
+            continues with "go", interrupted in step 2 with work open
             work | starts
             work | > c2 second()
             work |   c2:
@@ -753,7 +753,7 @@ fn a_node_that_fails_fails_the_run_unless_the_file_says_what_then() {
         "resume f.toml",
         expect![[r#"
             session s1
-            continues with "go", interrupted in step 2 while try ran
+            continues with "go", interrupted in step 2 with try open
             try | starts
             try | done
             after | starts

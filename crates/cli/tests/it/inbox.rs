@@ -360,7 +360,7 @@ fn what_a_killed_process_did_is_reported_by_the_one_that_waited_for_it() {
     drop(work.gate);
     expect![[r#"
         Done again.
-        | continues with "go", interrupted in step 1 while c1 slow() ran
+        | continues with "go", interrupted in step 1 with c1 slow() open
         | > c1 slow()
         |   c1: ran
         | earlier reply: Done.

@@ -82,6 +82,24 @@ fn a_deployment_while_approvals_wait() {
         | error: session a/ada/s2: agent changed since the run was interrupted: tool pay: effect changed, and call `c1` is open; force it with --with-changed-agent, or cancel the run with --abandon
         exit 2
     "#]]);
+    // The command may force it: the approval that is pending then is another one.
+    room.check(
+        "fork a.toml -s s2 --user ada --to s3",
+        expect![[r#"
+        s3
+        | continue: stepfold resume a.toml --user ada --session s3
+    "#]],
+    );
+    room.check(
+        "resume a.toml -s s3 --user ada --with-changed-agent --approve all",
+        expect![[r#"
+        It is paid.
+        | session s3
+        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
+        | > c1 pay(euro=5)
+        |   c1: paid
+    "#]],
+    );
     room.write("a.toml", &clerk("when_changed = \"refuse\"\ninstructions = \"Be kind.\"", PAY));
     room.check("resume a.toml -s s2 --user ada", expect![[r#"
         | session s2
@@ -144,16 +162,17 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
     // The program is one that the file of today does not start.
     room.check("check a.toml --runs", expect![[r#"
         a.toml: ok
-        ada/s3  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
-        ada/s2  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
-        ada/s1  touched: tool pay is gone, and call `c1` is open; its own agent cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
+        ada/s3  touched: tool pay is gone, and call `c1` is open; its own agent cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
+        ada/s2  touched: tool pay is gone, and call `c1` is open; its own agent cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
+        ada/s1  touched: tool pay is gone, and call `c1` is open; its own agent cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own
         | 3 unfinished runs: 0 unchanged, 0 compatible, 3 that this agent does not continue
         exit 1
     "#]]);
     room.check("resume a.toml -s s1 --user ada --approve all", expect![[r#"
         | session s1
         | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
-        | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be built: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
+        | stored, for when the run continues: the decision about c1#DIGEST
+        | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
         exit 2
     "#]]);
     room.write("a.toml", &without("former_programs = [\"echo paid\"]"));
@@ -173,7 +192,7 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         expect![[r#"
             It is paid.
             | session s1
-            | continues with "Pay the bill.", interrupted in step 1 while c1 pay(euro=5) ran
+            | continues with "Pay the bill.", interrupted in step 1 with c1 pay(euro=5) open
             | > c1 pay(euro=5)
             |   c1: paid
         "#]],
@@ -229,4 +248,20 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
     assert_eq!(stored("agents a.toml --prune 7"), [(1, true, false), (0, false, false)]);
     assert_eq!(stored("agents a.toml --prune 0"), [(1, true, false), (0, false, true)]);
     assert_eq!(stored("agents a.toml"), [(1, true, false)]);
+}
+
+/// Versions are stored under every policy, so that a file can pin its runs after the deployment that touches them.
+#[test]
+fn runs_are_pinned_after_the_deployment_that_touches_them() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay the bill.'", "").contains("exit 3"));
+    let once = PAY.replace("idempotent", "at_most_once");
+    room.write("a.toml", &clerk("", &once));
+    assert!(room.say("check a.toml --runs", "").contains("ada/s1  touched: tool pay: effect changed"));
+    room.write("a.toml", &clerk("when_changed = \"pinned\"", &once));
+    assert!(room.say("check a.toml --runs", "").contains("ada/s1  pinned: tool pay: effect changed"));
+    assert!(room.say("resume a.toml -s s1 --user ada --approve all", "").contains("It is paid."));
+    let log = room.say("inspect a.toml -s s1 --user ada", "");
+    assert!(!log.contains("upgraded") && !log.contains("started"), "{log}");
 }

@@ -108,7 +108,7 @@ impl SessionAccess {
         }
     }
 
-    /// Why the agent that the last run is pinned to cannot be built, if it cannot.
+    /// Why the agent that the last run is pinned to cannot be loaded, if it cannot.
     fn broken(&self, history: &SessionHistory) -> Option<RunnerError> {
         let PinnedAgent::Broken { digest, source } = &history.pinned else { return None };
         let (digest, source) = (digest.clone(), Arc::clone(source));

@@ -37,7 +37,7 @@ pub(crate) enum PinnedAgent {
     #[default]
     None,
     Known(Arc<AgentProgram>),
-    /// It is archived, and cannot be built.
+    /// It cannot be loaded from the archive.
     Broken {
         digest: String,
         source: Arc<ArchiveError>,

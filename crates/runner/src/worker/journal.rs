@@ -138,13 +138,15 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Keeps the agent of the run for later versions of the program, if runs continue with the agent that they began with.
+    /// Keeps the agent of the run for later versions of the program. Runs that are not pinned do without, if need be.
     async fn keep_agent(&self) -> Result<(), SessionError> {
-        if self.runner.when_changed != WhenChanged::Pinned {
-            return Ok(());
+        match self.runner.older.keep(&self.program).await {
+            Err(error) if self.runner.when_changed != WhenChanged::Pinned => {
+                tracing::warn!(session = %self.local.key, %error, "the agent of the run is not archived");
+                Ok(())
+            }
+            kept => kept.map_err(|source| SessionError::Store { what: "keep the agent of the run", source }),
         }
-        let kept = self.runner.older.keep(&self.program).await;
-        kept.map_err(|source| SessionError::Store { what: "keep the agent of the run", source })
     }
 
     /// Stores an event. What has happened in the run, such as the result of a call that must not run twice, is held

@@ -253,7 +253,7 @@ async fn flipped_bits_give_the_same_data_or_an_error_and_are_found() {
     let seed = wanted("STEPFOLD_SEED", 0xda_3a6e);
     let mut luck = fastrand::Rng::with_seed(seed);
     let mut tally = Tally::default();
-    for flip in 0..wanted("STEPFOLD_FLIPS", 250) {
+    for flip in 0..wanted("STEPFOLD_FLIPS", 125) {
         let mut bytes = written.bytes.clone();
         let place = match flip % 4 {
             // It says how all others are read.

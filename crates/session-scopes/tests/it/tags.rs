@@ -175,7 +175,8 @@ async fn finds_the_same(store: AnyStore, deeds: Vec<(usize, Deed)>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    // Each case is dozens of searches in two stores.
+    #![proptest_config(ProptestConfig { cases: (ProptestConfig::default().cases / 4).max(1), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn events_are_found_without_an_index_as_with_one(

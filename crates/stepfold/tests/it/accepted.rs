@@ -306,8 +306,8 @@ proptest! {
     }
 }
 
-/// As many as are asked for; else 2,000.
+/// As many as are asked for; else 1,000.
 #[expect(clippy::disallowed_methods, reason = "proptest reads the same variable")]
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000)
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1_000)
 }

@@ -43,7 +43,7 @@ fn cases(share: u32) -> Config {
 #[test]
 fn a_graph_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
-    let cases = cases(16);
+    let cases = cases(32);
     let enough = cases.cases;
     let mut runner = TestRunner::new(cases);
     let result = runner.run(&graph_plans::graph(), |plan| {

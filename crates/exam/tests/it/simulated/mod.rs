@@ -37,7 +37,7 @@ fn simulate(scenario: &Scenario) -> Result<SimulationReport, String> {
 fn a_run_that_is_ended_anywhere_has_the_same_result() {
     let seen = RefCell::new(BTreeMap::<String, usize>::new());
     // Each case is dozens of runs.
-    let cases = config().cases.min(4_000);
+    let cases = (config().cases / 2).min(4_000);
     let mut runner = TestRunner::new(Config { cases, ..config() });
     let result = runner.run(&scenarios::scenario(), |scenario| {
         let simulated = simulate(&scenario).map_err(TestCaseError::fail)?;
