@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Message, Role, Transcript};
+use stepfold_state_core::search_excerpt;
 
 use super::search_index::{WordTokenizer, query_words};
 use super::toolset::Toolset;
@@ -179,7 +180,7 @@ fn described(index: usize, message: &Message, words: &[String]) -> Value {
         described.insert("call_id".to_owned(), result.call_id().into());
     }
     described.insert("characters".to_owned(), text.chars().count().into());
-    described.insert("excerpt".to_owned(), excerpt(&text, words).into());
+    described.insert("excerpt".to_owned(), search_excerpt(&text, words, EXCERPT).into());
     described.into()
 }
 
@@ -231,30 +232,6 @@ fn text_of(message: &Message) -> String {
         Some(result) => result.text().into_owned(),
         None => message.text().into_owned(),
     }
-}
-
-/// The part of a text that has most of these words, as far as that is easily found; else its beginning.
-fn excerpt(text: &str, words: &[String]) -> String {
-    let characters: Vec<char> = text.chars().collect();
-    if characters.len() <= EXCERPT {
-        return text.to_owned();
-    }
-    let lower: Vec<char> =
-        characters.iter().map(|character| character.to_lowercase().next().unwrap_or(*character)).collect();
-    let mut places: Vec<usize> = Vec::new();
-    for word in words.iter().map(|word| word.chars().collect::<Vec<char>>()) {
-        places.extend(
-            lower.windows(word.len().max(1)).enumerate().filter(|(_, part)| *part == word).map(|(at, _)| at),
-        );
-    }
-    places.sort_unstable();
-    let most = |start: &usize| places.iter().filter(|at| (*start..start + EXCERPT / 2).contains(at)).count();
-    let best = places.iter().copied().take(200).rev().max_by_key(most).unwrap_or(0);
-    let start = best.saturating_sub(EXCERPT / 4).min(characters.len() - EXCERPT);
-    let end = (start + EXCERPT).min(characters.len());
-    let part: String = characters[start..end].iter().collect();
-    let (before, after) = (if start > 0 { "… " } else { "" }, if end < characters.len() { " …" } else { "" });
-    format!("{before}{}{after}", part.trim())
 }
 
 /// The indexes of the conversations that were searched last, the newest at the end.
