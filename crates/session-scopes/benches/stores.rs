@@ -36,6 +36,8 @@ use tokio::runtime::Runtime;
 
 #[path = "parts/past.rs"]
 mod past;
+#[path = "parts/search.rs"]
+mod search;
 #[path = "../tests/it/server.rs"]
 mod server;
 
@@ -50,10 +52,14 @@ fn main() {
     if std::env::args().any(|argument| argument == "past") {
         return past::ratios();
     }
+    if std::env::args().any(|argument| argument == "search") {
+        return search::figures();
+    }
     // Who names a benchmark wants no more than that.
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();
         past::ratios();
+        search::figures();
         durable_rates();
         tasks_at_once();
         floor_of_sqlite();

@@ -187,6 +187,7 @@ mod postgres;
 mod rows;
 mod schema;
 mod scope;
+mod search;
 mod session;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -219,14 +220,15 @@ pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, BudgetAmount, BudgetBalance, Claim, ClaimSession, CreateSession,
     DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EraseData, EraseKind, EraseTarget,
     ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes, Expected, FaultPlace, FindEvent,
-    FindTagged, ForkInfo, ForkSession, ForkedEvent, GetSession, InboxEntry, InboxKind, LabelVersion,
-    ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT,
-    MAX_ERASURE_REASON, MAX_FAULTS, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, MAX_WINDOW_PARTS, NoticeSource,
-    OutlineSessions, PruneBound, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS,
-    REMEMBERED_REMOVALS, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
-    Renewed, ReservationEnd, ReserveSpend, RewindSession, ScopeKey, SessionCursor, SessionOutline,
-    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize,
-    StoreConnections, StoreFault, StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended,
-    VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    FindTagged, ForkInfo, ForkSession, ForkedEvent, FoundMessage, GetSession, InboxEntry, InboxKind,
+    LabelVersion, ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers,
+    MAX_BUDGET_AMOUNT, MAX_ERASURE_REASON, MAX_FAULTS, MAX_FOUND_MESSAGES, MAX_INBOX, MAX_INPUT_BYTES,
+    MAX_LABELS, MAX_SEARCHED_SESSIONS, MAX_WINDOW_PARTS, NoticeSource, OutlineSessions, PruneBound,
+    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend,
+    RewindSession, ScopeKey, SearchSessions, SessionCursor, SessionOutline, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize, StoreConnections, StoreFault,
+    StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions,
+    WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

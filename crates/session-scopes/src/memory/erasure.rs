@@ -87,7 +87,12 @@ impl MemoryInner {
     fn erase_sessions(&mut self, request: &EraseData, sessions: Vec<SessionKey>) -> ErasedData {
         let mut events = 0;
         for key in &sessions {
-            events += self.entry(key).map_or(0, |(.., entry)| entry.events());
+            let found = self.entry(key).map(|(.., entry)| (entry.number, entry.events()));
+            let (number, held) = found.unwrap_or_default();
+            events += held;
+            if !request.is_dry_run {
+                self.indexes.remove(&number);
+            }
             let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
             if let (false, Some(tenant)) = (request.is_dry_run, tenant) {
                 tenant.remove(&key.id);
@@ -137,10 +142,16 @@ impl MemoryInner {
             return Ok(result);
         }
         let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
+        let mut changed = Vec::new();
         for sharer in tenant.into_iter().flat_map(|tenant| tenant.sessions.values_mut()) {
             for (version, before, left) in &erased {
-                sharer.replace_event(*version, before, left);
+                if sharer.replace_event(*version, before, left) {
+                    changed.push(sharer.number);
+                }
             }
+        }
+        for number in changed {
+            self.forget_index(number);
         }
         self.place(key)?.entry.work.inbox.forget_digests();
         Ok(result)
@@ -148,10 +159,12 @@ impl MemoryInner {
 }
 
 impl SessionEntry {
-    /// Replaces an event, if it is the one that is shared.
-    fn replace_event(&mut self, version: u64, before: &Arc<Event>, left: &Arc<Event>) {
-        if self.committed_event(version).is_some_and(|event| Arc::ptr_eq(event, before)) {
+    /// Replaces an event, if it is the one that is shared; returns whether it is.
+    fn replace_event(&mut self, version: u64, before: &Arc<Event>, left: &Arc<Event>) -> bool {
+        let is_shared = self.committed_event(version).is_some_and(|event| Arc::ptr_eq(event, before));
+        if is_shared {
             self.set_event(CommittedEvent { version, event: Arc::clone(left) });
         }
+        is_shared
     }
 }

@@ -13,6 +13,7 @@ mod erasure;
 mod event_versions;
 mod inbox;
 mod lists;
+mod search;
 mod sizes;
 mod tag_index;
 
@@ -22,6 +23,7 @@ use hashbrown::HashMap;
 
 use self::app_data::{AppData, SessionEntry, SessionSlot, SharedScope, UserData, write_shared};
 use self::budgets::MemoryBudgets;
+use self::search::MemoryIndex;
 use crate::apply::{initial, made_id};
 use crate::error::SessionError;
 use crate::event::Event;
@@ -31,11 +33,12 @@ use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
-    FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
-    ScopeKey, SessionCursor, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended,
-    VacuumStore, Verified, VerifySessions, WriteOrigin, WriteScope, first_events,
+    FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
+    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
+    RewindSession, ScopeKey, SearchSessions, SessionCursor, SessionPage, SessionStore, SettleOpen,
+    SettleSpend, SpendRecord, Unattended, VacuumStore, Verified, VerifySessions, WriteOrigin, WriteScope,
+    first_events,
 };
 use crate::time::Timestamp;
 
@@ -76,6 +79,8 @@ pub struct MemoryStore(Mutex<MemoryInner>);
 struct MemoryInner {
     apps: HashMap<AppId, AppData>,
     budgets: MemoryBudgets,
+    /// The indexes of searches, by the numbers of sessions.
+    indexes: HashMap<i64, MemoryIndex>,
     /// The records of erasures, each with its app.
     erasures: Vec<(AppId, ErasureRecord)>,
     /// The number of the newest session.
@@ -124,6 +129,10 @@ impl SessionStore for MemoryStore {
         Ok(events.iter().map(|committed| (committed.version, size(&committed.event))).collect())
     }
 
+    async fn search(&self, request: SearchSessions) -> Result<Vec<FoundMessage>, SessionError> {
+        crate::search::search(self, self, request).await
+    }
+
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         self.lock().list(&request)
     }
@@ -155,7 +164,11 @@ impl SessionStore for MemoryStore {
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.lock().place(&request.key)?.entry.prune(&request)
+        let mut inner = self.lock();
+        let entry = inner.place(&request.key)?.entry;
+        let (number, pruned) = (entry.number, entry.prune(&request)?);
+        inner.forget_index(number);
+        Ok(pruned)
     }
 
     /// Data in memory cannot be damaged.
@@ -344,6 +357,7 @@ impl MemoryInner {
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;
         let user_keys = if request.user_state { tenant.erase() } else { Vec::new() };
         self.forget_if_empty(&key.app, &key.user);
+        self.indexes.remove(&entry.number);
         self.budgets.settle_open(&SettleOpen::new(key.clone()));
         Ok(Deleted { events: entry.events(), session_keys: entry.keys(), user_keys })
     }

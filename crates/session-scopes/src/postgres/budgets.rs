@@ -30,18 +30,20 @@ fn parameter<'a>(value: &'a SqlValue<'_>) -> &'a (dyn ToSql + Sync) {
         SqlValue::OptionalInt(number) => number,
         SqlValue::Text(text) => text,
         SqlValue::OptionalText(text) => text,
+        SqlValue::Bytes(bytes) => bytes,
     }
 }
 
 fn read(row: &Row) -> SqlRow {
-    let (mut texts, mut ints) = (Vec::new(), Vec::new());
+    let (mut texts, mut ints, mut blobs) = (Vec::new(), Vec::new(), Vec::new());
     for (index, column) in row.columns().iter().enumerate() {
         match *column.type_() {
             Type::TEXT => texts.push(row.get(index)),
+            Type::BYTEA => blobs.push(row.get(index)),
             _ => ints.push(row.get(index)),
         }
     }
-    SqlRow { texts, ints }
+    SqlRow { texts, ints, blobs }
 }
 
 pub(super) async fn reserve(

@@ -155,7 +155,7 @@ pub(super) async fn erased_version(
 }
 
 /// The tables whose rows were ever replaced or deleted.
-const TABLES: [&str; 19] = [
+const TABLES: [&str; 21] = [
     "sessions",
     "inbox",
     "taken",
@@ -175,6 +175,8 @@ const TABLES: [&str; 19] = [
     "tags",
     "budgets",
     "spend",
+    "search",
+    "search_parts",
 ];
 
 /// Rewrites the tables, one after the other, and has the server write the rest of its memory to the files.

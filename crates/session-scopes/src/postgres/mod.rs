@@ -21,6 +21,7 @@ mod parts;
 mod pooler;
 mod read;
 mod rows;
+mod search;
 mod statements;
 mod sums;
 mod tables;
@@ -52,12 +53,12 @@ use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
-    FindTagged, ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
-    RewindSession, ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
-    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
-    WriteScope, first_events,
+    FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
+    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScopeKey, SearchSessions, SessionOutline, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendRecord, StoreConnections, StoreNotices, Unattended, VacuumStore, Verified,
+    VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -388,6 +389,10 @@ impl SessionStore for PostgresStore {
     async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(tags::find(connection, &request))).await
+    }
+
+    async fn search(&self, request: SearchSessions) -> Result<Vec<FoundMessage>, SessionError> {
+        Box::pin(crate::search::search(self, self, request)).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

@@ -20,6 +20,7 @@ use super::rows::{
     PostgresHistory, PostgresSchemas, PostgresSessionRow, StatesByVersion, StoreCache, cells_at, digest_at,
     rewind_row, scope_row, scopes as scopes_of,
 };
+use super::search;
 use super::statements::{
     ADD_EVENT, ADD_KEY, ADD_LINEAGE, ADD_REWIND, ADD_SCOPE, ADD_SESSION, CELL_KEYS, CELL_SUMS,
     DELETE_ALL_SHARED, DELETE_ALL_SHARED_ITEMS, DELETE_CELLS_SINCE, DELETE_INBOX, DELETE_KEYS,
@@ -593,6 +594,7 @@ pub(super) async fn delete_inside(
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
+    search::end(connection, row.number).await?;
     budgets::settle_left(connection, key).await?;
     let user_keys =
         if request.user_state { delete_user(connection, &key.app, &key.user).await? } else { Vec::new() };
@@ -702,6 +704,7 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     for segment in &history.lineage {
         sweep(connection, segment.stream).await?;
     }
+    search::forget(connection, row.number).await?;
     update_entry(connection, key).await?;
     Ok(Pruned { events: oldest - before, oldest })
 }

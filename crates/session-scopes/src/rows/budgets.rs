@@ -67,12 +67,14 @@ pub(crate) enum SqlValue<'a> {
     OptionalInt(Option<i64>),
     Text(&'a str),
     OptionalText(Option<&'a str>),
+    Bytes(&'a [u8]),
 }
 
-/// A row of an answer: first its texts, then its numbers. Every statement here returns columns in this order.
+/// A row of an answer: its texts, its numbers and its bytes. Each statement returns columns of a kind in this order.
 pub(crate) struct SqlRow {
     pub(crate) texts: Vec<String>,
     pub(crate) ints: Vec<Option<i64>>,
+    pub(crate) blobs: Vec<Vec<u8>>,
 }
 
 impl SqlRow {

@@ -187,7 +187,10 @@ async fn erase_events(
     for sharer in &listed {
         // NOTE: its row first, since a worker of the sharer writes what is listed at the same time.
         match rows.session(sharer, None).await {
-            Ok(_) => rows.update_entry(sharer).await?,
+            Ok(record) => {
+                rows.update_entry(sharer).await?;
+                super::search::forget(rows, record.number).await?;
+            }
             Err(SessionError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -7,6 +7,7 @@ pub(crate) mod erasure;
 pub(crate) mod lineage;
 pub(crate) mod rewinds;
 pub(crate) mod seal;
+pub(crate) mod search;
 pub(crate) mod shared;
 pub(crate) mod values;
 pub(crate) mod work;

@@ -36,6 +36,7 @@ impl ToSql for SqlValue<'_> {
             SqlValue::Text(text) | SqlValue::OptionalText(Some(text)) => {
                 ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes()))
             }
+            SqlValue::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
             SqlValue::OptionalInt(None) | SqlValue::OptionalText(None) => ToSqlOutput::Owned(Value::Null),
         })
     }
@@ -51,10 +52,11 @@ pub(super) fn rows(
     let mut rows = statement.query(params_from_iter(values))?;
     let mut read = Vec::new();
     while let Some(row) = rows.next()? {
-        let mut found = SqlRow { texts: Vec::new(), ints: Vec::new() };
+        let mut found = SqlRow { texts: Vec::new(), ints: Vec::new(), blobs: Vec::new() };
         for column in 0..columns {
             match row.get_ref(column)? {
                 ValueRef::Text(_) => found.texts.push(row.get(column)?),
+                ValueRef::Blob(_) => found.blobs.push(row.get(column)?),
                 _ => found.ints.push(row.get(column)?),
             }
         }

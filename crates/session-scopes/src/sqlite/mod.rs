@@ -20,6 +20,7 @@ mod past_values;
 mod read;
 mod schemas;
 mod seal;
+mod search;
 mod shared;
 mod sweep;
 mod tables;
@@ -55,11 +56,11 @@ use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
-    ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks, ListSessions,
-    ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScopeKey, SessionPage,
-    SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore,
-    Verified, VerifySessions, WatchStore, WriteScope, first_events,
+    ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
+    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
+    ScopeKey, SearchSessions, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize,
+    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -391,6 +392,10 @@ impl SessionStore for SqliteStore {
 
     async fn find_tagged(&self, request: FindTagged) -> Result<Vec<Option<u64>>, SessionError> {
         self.0.readers.run(move |sqlite| tags::find(sqlite, &request)).await
+    }
+
+    async fn search(&self, request: SearchSessions) -> Result<Vec<FoundMessage>, SessionError> {
+        crate::search::search(self, self, request).await
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {

@@ -15,6 +15,7 @@ use super::list_entry::update_entry;
 use super::past_values::row_at;
 use super::read;
 use super::seal::{self, EventSeal, SealedState};
+use super::search;
 use super::shared::write_shared;
 use super::sweep::sweep;
 use super::tables::MetaRow;
@@ -514,6 +515,7 @@ pub(super) fn delete(
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
+    search::end(sqlite, row.number)?;
     budgets::settle_open(sqlite, &SettleOpen::new(key.clone()))?;
     let user_keys = if request.user_state { delete_user(sqlite, &key.app, &key.user)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
@@ -608,6 +610,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     for segment in &history.lineage {
         sweep(sqlite, segment.stream)?;
     }
+    search::forget(sqlite, row.number)?;
     update_entry(&sqlite.connection, key)?;
     Ok(Pruned { events: oldest - before, oldest })
 }

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use super::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
-    ForkInfo, ForkSession, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks, ListSessions,
-    ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
-    ScopeKey, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize,
-    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
-    WriteScope,
+    ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
+    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
+    RewindSession, ScopeKey, SearchSessions, SessionOutline, SessionPage, SessionStore, SettleOpen,
+    SettleSpend, SpendRecord, StateSize, StoreConnections, StoreNotices, Unattended, VacuumStore, Verified,
+    VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -92,7 +92,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions
 }
 
 erase! {
@@ -101,6 +101,7 @@ erase! {
     outlines: OutlineSessions => Vec<Option<SessionOutline>>;
     find_event: FindEvent => Option<u64>;
     find_tagged: FindTagged => Vec<Option<u64>>;
+    search: SearchSessions => Vec<FoundMessage>;
     event_sizes: EventSizes => Vec<(u64, u64)>;
     state_size: StateSize => u64;
     list: ListSessions => SessionPage;

@@ -13,6 +13,7 @@ mod origin;
 mod outlines;
 mod past;
 mod requests;
+mod search;
 mod verify;
 
 use std::future::Future;
@@ -49,6 +50,7 @@ pub use self::requests::{
     StateSize, WriteScope,
 };
 pub(crate) use self::requests::{RetentionBound, first_events, page_of};
+pub use self::search::{FoundMessage, MAX_FOUND_MESSAGES, MAX_SEARCHED_SESSIONS, SearchSessions};
 pub use self::verify::{
     ErasedEvent, FaultPlace, MAX_FAULTS, StoreFault, StoreFaultKind, Verified, VerifySessions,
 };
@@ -142,6 +144,45 @@ pub trait SessionStore: Send + Sync + 'static {
         request: FindTagged,
     ) -> impl Future<Output = Result<Vec<Option<u64>>, SessionError>> + Send {
         find::find_tagged(self, request)
+    }
+
+    /// The messages that have words of a query, best first: users' messages, replies and results, in one session or in all
+    /// of a user. Of an event that is part of the session's history and visible: what a rewind has hidden, retention or an
+    /// erasure has deleted, or the origin of a fork has got since, is not found.
+    ///
+    /// A query is words and has no syntax; a message with any of them is found, those with rare ones first (BM25).
+    /// [`search_words`](stepfold_state_core::search_words) defines the words, so that all stores find the same. A store may
+    /// keep an index, which it builds when a session is searched: then the cost of further searches depends neither on
+    /// other sessions nor, much, on the length of this one. By default all events are read.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`] for a session that does not exist.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, MemoryStore, SearchSessions, SessionSchema,
+    ///     SessionStore, Timestamp,
+    /// };
+    /// use stepfold_state_core::chat::Message;
+    ///
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// let key = store.create(CreateSession::new("my_app", "alice", &schema, at)?).await?.key;
+    /// let event = Event::new(EventId::new("e1")?, InvocationId::new("i1")?, Author::new("user")?, at)
+    ///     .with_message(Message::user("The fee of the bakery is 5 euro."));
+    /// store.append(AppendEvent::new(key.clone(), 0, event, &schema)).await?;
+    ///
+    /// let found = store.search(SearchSessions::in_session(key, "what are the fees of bakeries?")).await?;
+    /// assert_eq!((found[0].version, found[0].place), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    fn search(
+        &self,
+        request: SearchSessions,
+    ) -> impl Future<Output = Result<Vec<FoundMessage>, SessionError>> + Send {
+        crate::search::scan_all(self, request)
     }
 
     /// The sizes of events in bytes as they are stored, each with its version, in order: for readers that bound what they

@@ -35,6 +35,7 @@ mod pgbouncer;
 mod pooler;
 mod random;
 mod scenario;
+mod search;
 mod semantics;
 mod server;
 mod set_up;

@@ -16,6 +16,7 @@ mod listing;
 mod past;
 mod reading;
 mod schemas;
+mod searching;
 mod shared;
 mod versions;
 
@@ -36,6 +37,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static ContractCase> {
         schemas::CASES,
         hostile::CASES,
         digests::CASES,
+        searching::CASES,
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,192 @@
+//! The indexes of searches, of both databases: every statement, and the order in which they run, once.
+//!
+//! An index is written while other workers write to its session. A row of `stepfold_search` and the session's own row order
+//! them: what retention or an erasure deletes is never indexed again by a worker that has read it before.
+
+use super::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue};
+use super::lineage::{from_db, to_db};
+use crate::digest::ChecksumEncoder;
+use crate::error::SessionError;
+use crate::ids::{LifeId, SessionKey};
+use crate::search::block::PARTS;
+use crate::search::{IndexHead, IndexPart, NewBlock};
+
+/// The statements that differ between the databases.
+pub(crate) struct SearchSql {
+    /// The number, the oldest version and the generation of a session of an incarnation.
+    pub(crate) head: BudgetSql,
+    /// The oldest version of a session. No other transaction deletes the session, or anything of it, until the end.
+    pub(crate) lock: BudgetSql,
+}
+
+macro_rules! head {
+    ($user:literal) => {
+        concat!(
+            "SELECT s.number, s.oldest, g.generation FROM stepfold_sessions s LEFT JOIN stepfold_search g \
+             ON g.number = s.number WHERE s.app = $1 AND s.",
+            $user,
+            " = $2 AND s.id = $3 AND s.life = $4"
+        )
+    };
+}
+
+macro_rules! lock {
+    () => {
+        "SELECT oldest FROM stepfold_sessions WHERE number = $1"
+    };
+}
+
+#[cfg(feature = "sqlite")]
+pub(crate) const SQLITE: SearchSql = SearchSql { head: BudgetSql(head!("user")), lock: BudgetSql(lock!()) };
+
+#[cfg(feature = "postgres")]
+pub(crate) const POSTGRES: SearchSql =
+    SearchSql { head: BudgetSql(head!("owner")), lock: BudgetSql(concat!(lock!(), " FOR SHARE")) };
+
+/// The most shards of one statement: those of all words of a query, and that of messages.
+const MAX_SHARDS: usize = 33;
+// NOTE: a list of parameters, since the databases have no form for one of any length in common.
+const PARTS_OF: BudgetSql = BudgetSql(
+    "SELECT after, last, shard, checksum, body FROM stepfold_search_parts WHERE number = $1 AND shard IN ($2, $3, $4, $5, \
+     $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, \
+     $30, $31, $32, $33, $34) ORDER BY after, shard",
+);
+const BLOCK: BudgetSql = BudgetSql(
+    "SELECT after, last, shard, checksum, body FROM stepfold_search_parts WHERE number = $1 AND after = $2 ORDER BY shard",
+);
+const BEGIN: BudgetSql = BudgetSql(
+    "INSERT INTO stepfold_search (number, generation) VALUES ($1, 0) \
+     ON CONFLICT (number) DO UPDATE SET generation = stepfold_search.generation RETURNING generation",
+);
+const LAST: BudgetSql = BudgetSql(
+    "SELECT g.generation, (SELECT MAX(p.last) FROM stepfold_search_parts p WHERE p.number = g.number AND p.shard = 0) \
+     FROM stepfold_search g WHERE g.number = $1",
+);
+const CUT: BudgetSql = BudgetSql("DELETE FROM stepfold_search_parts WHERE number = $1 AND last > $2");
+const BUMP: BudgetSql = BudgetSql(
+    "UPDATE stepfold_search SET generation = generation + 1 WHERE number = $1 RETURNING generation",
+);
+const END: BudgetSql = BudgetSql("DELETE FROM stepfold_search WHERE number = $1");
+/// The rows of one statement.
+const ROWS: usize = 8;
+const ADD: BudgetSql = BudgetSql(
+    "INSERT INTO stepfold_search_parts (number, after, last, shard, checksum, body) VALUES ($1, $2, $3, $4, $5, $6), \
+     ($1, $2, $3, $7, $8, $9), ($1, $2, $3, $10, $11, $12), ($1, $2, $3, $13, $14, $15), ($1, $2, $3, $16, $17, $18), \
+     ($1, $2, $3, $19, $20, $21), ($1, $2, $3, $22, $23, $24), ($1, $2, $3, $25, $26, $27)",
+);
+
+/// As [`SearchIndex::head`](crate::search::SearchIndex::head).
+pub(crate) async fn head(
+    rows: &mut impl RunBudgetSql,
+    sql: &SearchSql,
+    key: &SessionKey,
+    life: &LifeId,
+    shards: &[usize],
+) -> Result<IndexHead, SessionError> {
+    let texts = [key.app.as_str(), key.user.as_str(), key.id.as_str(), life.as_str()];
+    let found = rows.rows(sql.head, &texts.map(SqlValue::Text)).await?;
+    let Some(row) = found.first() else { return Ok(IndexHead::default()) };
+    let head = IndexHead {
+        number: row.int(0)?,
+        oldest: from_db(row.int(1)?),
+        generation: row.ints.get(2).copied().flatten(),
+        ..IndexHead::default()
+    };
+    if head.generation.is_none() {
+        return Ok(head);
+    }
+    let mut values = vec![SqlValue::Int(head.number)];
+    let last = shards.last().copied().unwrap_or_default();
+    let padded = shards.iter().copied().chain(std::iter::repeat(last)).take(MAX_SHARDS);
+    values.extend(padded.map(|shard| SqlValue::Int(to_db(shard as u64))));
+    let parts = rows.rows(PARTS_OF, &values).await?;
+    let parts = parts.iter().map(|row| part(head.number, row)).collect::<Result<_, _>>()?;
+    Ok(head.with_parts(parts))
+}
+
+fn part(number: i64, row: &SqlRow) -> Result<IndexPart, SessionError> {
+    let (after, last, shard, checksum) = (row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?);
+    let body = row.blobs.first().map(|body| &**body).unwrap_or_default();
+    // NOTE: of damaged data there is no error here: a search sees that a part lacks, and builds the index again.
+    let is_whole = sum(number, (after, last, shard), body) == checksum;
+    Ok(IndexPart {
+        after: from_db(after),
+        last: from_db(last),
+        shard: usize::try_from(shard).unwrap_or(usize::MAX),
+        body: if is_whole { body.into() } else { Some(u8::MAX).into_iter().collect() },
+    })
+}
+
+fn sum(number: i64, (after, last, shard): (i64, i64, i64), body: &[u8]) -> i64 {
+    let mut check = ChecksumEncoder::new("stepfold_search_parts");
+    check.int(number).int(after).int(last).int(shard).bytes(body).sum()
+}
+
+/// As [`SearchIndex::begin`](crate::search::SearchIndex::begin).
+pub(crate) async fn begin(
+    rows: &mut impl RunBudgetSql,
+    sql: &SearchSql,
+    number: i64,
+) -> Result<Option<i64>, SessionError> {
+    if rows.rows(sql.lock, &[SqlValue::Int(number)]).await?.is_empty() {
+        return Ok(None);
+    }
+    rows.rows(BEGIN, &[SqlValue::Int(number)]).await?.first().map(|row| row.int(0)).transpose()
+}
+
+/// As [`SearchIndex::block`](crate::search::SearchIndex::block).
+pub(crate) async fn block(
+    rows: &mut impl RunBudgetSql,
+    number: i64,
+    after: u64,
+) -> Result<Vec<IndexPart>, SessionError> {
+    let found = rows.rows(BLOCK, &[SqlValue::Int(number), SqlValue::Int(to_db(after))]).await?;
+    found.iter().map(|row| part(number, row)).collect()
+}
+
+/// As [`SearchIndex::put`](crate::search::SearchIndex::put).
+pub(crate) async fn put(
+    rows: &mut impl RunBudgetSql,
+    sql: &SearchSql,
+    block: &NewBlock,
+) -> Result<bool, SessionError> {
+    let number = [SqlValue::Int(block.number)];
+    let locked = rows.rows(sql.lock, &number).await?;
+    let known = rows.rows(LAST, &number).await?;
+    let (Some(session), Some(index)) = (locked.first(), known.first()) else { return Ok(false) };
+    let last = index.ints.get(1).copied().flatten().map(from_db);
+    if (from_db(session.int(0)?), index.int(0)?, last) != (block.oldest, block.generation, block.known) {
+        return Ok(false);
+    }
+    let kept = block.kept.map_or(-1, to_db);
+    if block.known != block.kept {
+        rows.rows(CUT, &[SqlValue::Int(block.number), SqlValue::Int(kept)]).await?;
+    }
+    let (after, last) = (to_db(block.after), to_db(block.last));
+    debug_assert_eq!(block.parts.len(), PARTS);
+    for (group, bodies) in block.parts.chunks(ROWS).enumerate() {
+        let mut values = vec![SqlValue::Int(block.number), SqlValue::Int(after), SqlValue::Int(last)];
+        for (place, body) in bodies.iter().enumerate() {
+            let shard = to_db((group * ROWS + place) as u64);
+            let checksum = sum(block.number, (after, last, shard), body);
+            values.extend([SqlValue::Int(shard), SqlValue::Int(checksum), SqlValue::Bytes(body)]);
+        }
+        rows.rows(ADD, &values).await?;
+    }
+    Ok(true)
+}
+
+/// Deletes the blocks of a session, inside the transaction that changes what they have, after its row is locked.
+pub(crate) async fn forget(rows: &mut impl RunBudgetSql, number: i64) -> Result<(), SessionError> {
+    // NOTE: most sessions have no index, and a row that is not there ends it here.
+    if rows.rows(BUMP, &[SqlValue::Int(number)]).await?.is_empty() {
+        return Ok(());
+    }
+    rows.rows(CUT, &[SqlValue::Int(number), SqlValue::Int(-1)]).await.map(drop)
+}
+
+/// Deletes the index of a session that is deleted, inside of that transaction.
+pub(crate) async fn end(rows: &mut impl RunBudgetSql, number: i64) -> Result<(), SessionError> {
+    forget(rows, number).await?;
+    rows.rows(END, &[SqlValue::Int(number)]).await.map(drop)
+}
