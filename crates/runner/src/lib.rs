@@ -111,6 +111,7 @@ mod remedy;
 mod remote_tool;
 mod runner;
 mod session;
+mod session_recall;
 mod upgrade;
 mod worker;
 
@@ -158,4 +159,5 @@ pub use crate::session::decision_reply::DecisionReceipt;
 pub use crate::session::event_hub::InvocationEvent;
 pub use crate::session::inbox::WaitingMessage;
 pub use crate::session::invocation::{Invocation, InvocationResult};
+pub use crate::session_recall::SessionRecall;
 pub use crate::upgrade::{CheckedRun, UpgradeCheck, UpgradeCounts, UpgradeStatus, WhenChanged};

@@ -54,6 +54,7 @@ mod recover;
 mod run_as;
 mod scopes;
 mod session_log;
+mod session_recall;
 mod shown;
 mod sizes;
 mod time_travel;
