@@ -308,6 +308,16 @@ pub(crate) enum CliCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 1000)]
         limit: usize,
     },
+    /// Search messages of a session, or of all sessions of the user, by words. Nothing is changed but the store's index.
+    Search {
+        #[command(flatten)]
+        target: SessionArgs,
+        /// The words that are sought. They have no syntax.
+        query: String,
+        /// The maximum number of messages.
+        #[arg(long, value_name = "COUNT", default_value_t = 10)]
+        limit: usize,
+    },
     /// Read or write the state of a session.
     State {
         #[command(subcommand)]
@@ -465,6 +475,7 @@ impl CliCommand {
             | CliCommand::Erase { target, .. }
             | CliCommand::Verify { target, .. }
             | CliCommand::Trim { target, .. }
+            | CliCommand::Search { target, .. }
             | CliCommand::Spend { target, .. }
             | CliCommand::Agents { target, .. }
             | CliCommand::Result { command: ResultCommand::Set { target, .. } }

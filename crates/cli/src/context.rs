@@ -28,7 +28,9 @@ use crate::migrate::{session_schema, untyped};
 use crate::model::{FailedRequests, ModelSource};
 use crate::show;
 use crate::signals::StopSignals;
-use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
+use crate::store::{
+    open_existing, open_or_create, open_read_only, open_to_verify, session_recall, store_path,
+};
 
 /// The time that active runs get to complete after the command has ended.
 const GRACE: Duration = Duration::from_secs(10);
@@ -233,6 +235,7 @@ impl CommandContext {
         let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
+        session_recall().connect(store.clone());
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
         let builder = builder.archive(archive);
         let runner = with_metrics(with_traces(builder), metrics)

@@ -11,10 +11,11 @@ use stepfold::tools::{CallLimits, recall_tools};
 
 use super::{AgentModels, context};
 use crate::form::agent::{
-    AgentFileForm, ApprovalForm, McpForm, NamedValues, OutputModeForm, ServerToolForm, StateKeyForm,
-    ValueConversion,
+    AgentFileForm, ApprovalForm, McpForm, NamedValues, OutputModeForm, RecalledSessions, ServerToolForm,
+    StateKeyForm, ValueConversion,
 };
 use crate::form::{FaultCollector, check_closed, nearest};
+use crate::store::session_recall;
 use crate::tool;
 
 /// Builds the agent on a state of this schema, and of the keys that its graph shares with it. If that fails, the reasons
@@ -48,10 +49,13 @@ pub(super) fn build(
             servers.push((name, server));
         }
     }
-    if form.recall.is_some() {
-        match recall_tools() {
-            Ok(tools) => sets.push(tools),
-            Err(error) => faults.add(&["recall"], error.to_string()),
+    if let Some(recall) = &form.recall {
+        let across = (recall.sessions == RecalledSessions::User).then(|| session_recall().toolset());
+        for tools in [Some(recall_tools()), across].into_iter().flatten() {
+            match tools {
+                Ok(tools) => sets.push(tools),
+                Err(error) => faults.add(&["recall"], error.to_string()),
+            }
         }
     }
     let exits = exits(form, &named, &servers, faults);

@@ -20,6 +20,7 @@ mod new;
 mod resources;
 mod resume;
 mod run;
+mod search;
 mod serve;
 mod sessions;
 mod spend;
@@ -97,6 +98,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         }
         CliCommand::Erase { target, erased } => erase::erase(target, erased, json).await,
         CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
+        CliCommand::Search { target, query, limit } => search::search(target, query, *limit, json).await,
         CliCommand::Agents { target, prune } => agents::agents(target, *prune, json).await,
         CliCommand::Spend { target, by, csv } => spend::spend(target, *by, *csv, json).await,
         CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,

@@ -24,7 +24,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
 use crate::signals::{CtrlCListener, StopSignals};
-use crate::store::open_or_create;
+use crate::store::{open_or_create, session_recall};
 
 /// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
@@ -179,6 +179,7 @@ fn apps(
             return Err(UsageError(words).into());
         }
         let observer = metrics.observer();
+        session_recall().connect(store.clone());
         let builder = with_budgets(Runner::builder(agent, store.clone()), &prices, budgets);
         let builder = builder.archive(archive);
         let runner = with_traces(builder)

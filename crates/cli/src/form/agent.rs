@@ -625,10 +625,26 @@ pub(crate) struct SummarizeForm {
     pub(crate) instructions: Option<String>,
 }
 
-/// Recall. It has no options.
+/// Recall.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RecallForm {}
+pub(crate) struct RecallForm {
+    /// The sessions in which is searched: the own one, or also the others of its user, by `recall_sessions` and
+    /// `recall_session_read`.
+    #[serde(default)]
+    pub(crate) sessions: RecalledSessions,
+}
+
+/// The sessions in which a model searches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RecalledSessions {
+    /// The session of the run.
+    #[default]
+    Own,
+    /// All sessions of its user in the store of the command.
+    User,
+}
 
 /// The older messages that are shown.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

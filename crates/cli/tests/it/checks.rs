@@ -118,7 +118,7 @@ sessions = "all"
             f.toml:13:1: invalid share: must be 1 to 100
             f.toml:17:1: invalid value 10: must be at least the 20 of `keep_last`
             f.toml:18:1: unknown provider `nobody` in `nobody:x`; available: anthropic, gemini, openai, azure, openrouter, deepseek, qwen, moonshot, groq, mistral, together, xai, cerebras, perplexity, huggingface, zai, fireworks, venice, snowflake, ollama-cloud, ollama, vllm, llama.cpp, lmstudio
-            f.toml:21:1: unknown field `sessions`; available: none
+            f.toml:21:1: expected one of own, user
             exit 2
         "#]],
     );

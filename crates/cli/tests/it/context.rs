@@ -1,6 +1,7 @@
 //! What the model of an agent file is shown of a long conversation: cleared results, recall, thresholds, summaries.
 
 use expect_test::expect;
+use serde_json::{Value, json};
 
 use crate::room::Room;
 
@@ -53,6 +54,54 @@ fn a_cleared_page_is_read_again() {
 
         | 2 lines are cut; --full shows all
     "#]]);
+}
+
+/// What was said in another session of the user is found, and nothing of another user.
+#[test]
+fn other_sessions_of_the_user_are_searched() {
+    let room = Room::new(
+        "[recall]\nsessions = \"user\"\n",
+        "user: The fee of the bakery is 5 euro.\n\
+         assistant: noted\n\
+         user: What is the fee?\n\
+         assistant: > c1 recall_sessions(query=\"bakery\")\n\
+         assistant: It was 5 euro.\n",
+    );
+    room.say("run a.toml -s s1 'The fee of the bakery is 5 euro.'", "");
+    room.say("run a.toml -s s2 'What is the fee?'", "");
+    let shown = room.say("inspect a.toml -s s2", "");
+    let found = r#"tool c1 recall_sessions: {"found": [{"session": "s1", "version": 1, "message": 0,"#;
+    assert!(shown.contains(found) && shown.contains("The fee of the bakery is 5 euro."), "{shown}");
+    room.check(
+        "search a.toml -s s1 'fees of bakeries'",
+        expect![[r#"
+        s1 v1  user: The fee of the bakery is 5 euro.
+    "#]],
+    );
+    let found = room.say("search a.toml 'fees of bakeries' --limit 1", "");
+    assert_eq!(found, "s1 v1  user: The fee of the bakery is 5 euro.\n");
+    let found: Value = serde_json::from_str(&room.say("search a.toml -s s1 euro --json", "")).unwrap();
+    let (found, excerpt) = (&found["found"][0], "The fee of the bakery is 5 euro.");
+    assert_eq!(
+        (&found["session"], &found["version"], &found["excerpt"]),
+        (&json!("s1"), &json!(1), &json!(excerpt))
+    );
+    room.check(
+        "search a.toml -s s1 nothing",
+        expect![[r#"
+        | no message has these words
+    "#]],
+    );
+    room.check(
+        "search a.toml the",
+        expect![[r#"
+        | error: the query has no words to search for: name what is sought, such as a person or a number
+        exit 2
+    "#]],
+    );
+    room.say("run a.toml -s s3 --user bob 'What is the fee?'", "");
+    let shown = room.say("inspect a.toml -s s3 --user bob", "");
+    assert!(shown.contains(r#"recall_sessions: {"found": []"#), "{shown}");
 }
 
 /// Up to the threshold all is shown, then what is kept; and a summary of the rest, by the model of the file.
