@@ -29,7 +29,7 @@ export function statusOf(row) {
 function ofSession() {
   return {
     detail: null, isAbsent: false, rows: [], oldest: 0, version: 0, loading: false, labels: [], forks: [], unfinished: nothing(), states: new Map(),
-    replay: null, comparison: null, model: null, history: null, collapsed: new Set(),
+    replay: null, comparison: null, cache: null, model: null, history: null, collapsed: new Set(),
   };
 }
 /** What is unfinished when nothing runs. */
@@ -658,6 +658,17 @@ export async function compareWith(other) {
   const isStill = still();
   const found = await attempt(() => get(`${base()}/compare`, { with: other }));
   if (isStill()) know.comparison = { with: other, ...found };
+  changed();
+}
+
+/** What each request shared with the one before. @param {number} replies */
+export async function readCache(replies) {
+  const { session } = know.view;
+  if (know.cache?.session === session && know.cache.replies === replies) return;
+  const isStill = still();
+  // A page without it is whole: an old session may be too large to be replayed.
+  const found = await get(`${base()}/cache`).catch(() => ({ requests: [] }));
+  if (isStill()) know.cache = { session, replies, requests: found.requests };
   changed();
 }
 

@@ -16,6 +16,7 @@ export interface Request { id: string; call: Call; reason: Json; message?: strin
 export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; invalid?: string; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
 export interface Item { call_id: string; name: string; kind: "tool" | "node"; place: number }
 export interface Usage { input_tokens: number; output_tokens: number; cached_input_tokens: number; reasoning_tokens: number }
+export interface CachedRequest { version: number; model?: string; tokens: number; shared_tokens: number; lost_tokens: number; broken_by?: string; input_tokens: number; cached_input_tokens: number }
 export interface Outcome { call_id: string; name: string; kind: "tool" | "node"; status: string; result?: Json; error?: string; attempts: number; wrote?: string[]; elapsed_us?: number }
 export interface Write { key: string; handler?: string; value?: Json; call_id?: string; tool?: string; node?: string }
 export interface Row {
@@ -84,6 +85,7 @@ export interface OfSession {
   /** The version at which a replay differs. */
   replay: number | null;
   comparison: ({ with: string; busy?: boolean } & Partial<Comparison>) | null;
+  cache: { session: string | undefined; replies: number; requests: CachedRequest[] } | null;
   model: { at: number; busy?: boolean; found?: Seen | { error: string } } | null;
   history: { key: string; at: number; writes?: BlamedWrite[] } | null;
   /** The commits after which those inside are hidden. */

@@ -1,7 +1,7 @@
 // Tokens, latency and cost of the replies, drawn by hand.
 // @ts-check
-import { html, useMemo } from "./html.js";
-import { know, lookedAt, money, step } from "./store.js";
+import { html, useEffect, useMemo } from "./html.js";
+import { know, lookedAt, money, readCache, step } from "./store.js";
 import { count, duration } from "./text.js";
 
 /** @typedef {{ version: number, input: number, output: number, us: number, cost: number }} Bin */
@@ -41,7 +41,28 @@ export function Usage() {
     <${Chart} title="Latency" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.us }} words=${duration} />
     ${isPriced && html`<${Chart} title="Cost" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.cost }} words=${money} />`}
     <p class="quiet">Each bar is ${each > 1 ? `${each} model calls` : "a model call"}; click to go there. Rewound calls count: they were paid.</p>
+    <${PromptCache} replies=${replies} />
   </div>`;
+}
+
+/** The most broken prefixes that are listed, the newest ones. */
+const BREAKS = 50;
+
+/** What the requests shared with those before, and what broke it. @param {{ replies: number }} props */
+function PromptCache({ replies }) {
+  useEffect(() => void readCache(replies), [know.view.session, replies]);
+  const requests = know.cache?.requests;
+  if (!requests?.length) return "";
+  const breaks = requests.filter((request) => request.broken_by);
+  const lost = breaks.reduce((sum, request) => sum + request.lost_tokens, 0);
+  const priced = breaks.map(({ model, lost_tokens: tokens }) => ({ tokens, price: know.app?.prices?.models[model ?? ""] })).filter(({ price }) => price?.cached_input !== undefined);
+  const paid = priced.reduce((sum, { tokens, price }) => sum + (tokens * (Number(price?.input) - Number(price?.cached_input))) / 1e6, 0);
+  const share = (/** @type {import("./types").CachedRequest} */ request) => `${Math.round((request.shared_tokens / Math.max(request.tokens, 1)) * 100)} %`;
+  return html`<section class="cache"><h2>Prompt cache</h2>
+    <p class="quiet">${count(requests.length - breaks.length)} of ${count(requests.length)} requests begin as the one before, or are the first.${breaks.length > 0 && ` What broke the others left about ${count(lost)} tokens in the cache that were not used again${paid > 0 ? `: up to ${money(paid)} more than with a whole prefix` : ""}.`}</p>
+    ${breaks.length > 0 && html`<div class="wide"><table><thead><tr><th>reply</th><th>broken by</th><th>shared</th><th>left unused</th><th>input</th><th>read from cache</th></tr></thead>
+      <tbody>${breaks.slice(-BREAKS).reverse().map((request) => html`<tr><td><button type="button" class="link" onClick=${() => step(request.version)}>v${request.version}</button></td><td>${request.broken_by}</td><td>${share(request)}</td><td>${count(request.lost_tokens)}</td><td>${count(request.input_tokens)}</td><td>${count(request.cached_input_tokens)}</td></tr>`)}</tbody></table></div>`}
+  </section>`;
 }
 
 /** @param {{ title: string, bins: Bin[], of: Record<string, (bin: Bin) => number>, words: (value: number) => string }} props */
