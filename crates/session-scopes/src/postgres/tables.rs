@@ -15,7 +15,7 @@ use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 5;
+const FORMAT: u64 = 6;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[
@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("v3.sql"),
     include_str!("../rows/v4.sql"),
     include_str!("../rows/v5.sql"),
+    include_str!("../rows/v6.sql"),
 ];
 
 const META: &str = "stepfold_meta";

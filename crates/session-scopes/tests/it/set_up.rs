@@ -74,13 +74,13 @@ async fn newer_tables_are_refused() {
     SqliteStore::open(&path).unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE stepfold_meta SET format = 99").unwrap();
     let error = SqliteStore::open(&path).unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 5, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 6, .. }), "{error:?}");
     let Some(server) = server() else { return };
     let url = server.database("newer").await;
     PostgresStore::open(url.clone()).await.unwrap();
     server.run("newer", "UPDATE stepfold_meta SET format = 99").await;
     let error = PostgresStore::open(url).await.unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 5, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 6, .. }), "{error:?}");
 }
 
 /// A file of another line of development has the number of our version as well.
