@@ -156,6 +156,7 @@ async fn a_request_that_does_not_fit_waits_for_a_minute_of_the_clock() {
     });
     for seconds in [1_000_030, 1_000_059] {
         clock.set(seconds);
+        // tidy: allow sleep, because the time is paused, and the request asks the store again meanwhile.
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(spend(&store).await.len(), 1, "it was sent after {seconds}");
     }
@@ -201,6 +202,7 @@ async fn a_request_that_waits_reserves_nothing_and_can_be_cancelled() {
     say(&runner, "s1").await.unwrap();
     let session = runner.session("ada", "s2").await.unwrap();
     let invocation = session.send("hello").await.unwrap();
+    // tidy: allow sleep, because the time is paused, and the request asks the store again meanwhile.
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(spend(&store).await.len(), 1);
     session.cancel();
