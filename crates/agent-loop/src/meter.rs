@@ -47,7 +47,8 @@ use stepfold_state_core::chat::{ChatRequest, Cost, Usage};
 /// # }).unwrap();
 /// ```
 pub trait RequestMeter: Send + Sync {
-    /// Admits a request, before observers hear of it.
+    /// Admits a request, before observers hear of it. It may wait: if the run is cancelled or its time is up, the future is
+    /// dropped, and the request is not sent.
     ///
     /// # Errors
     /// The request is not sent, and the run stops before it, or pauses.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
 use stepfold::providers::GenaiPrices;
-use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, WhenChanged};
+use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -70,8 +70,8 @@ pub(crate) struct LoadedAgent {
     pub(crate) prices: Prices,
     /// The handling of unfinished runs after a change of the file.
     pub(crate) when_changed: WhenChanged,
-    /// Its budgets.
-    pub(crate) budgets: Vec<Budget>,
+    /// Its budgets and rate limits.
+    pub(crate) spend_limits: SpendLimits,
     /// Its file, and those that it names.
     pub(crate) texts: AgentBundle,
     /// The programs and addresses that its earlier versions may use, beside those of today.
@@ -92,7 +92,8 @@ impl LoadedAgent {
         models.files.forget();
         let file = AgentFile::read_with(&models.files, path, settings)??;
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
-        let (budgets, former_programs) = (file.budgets(), file.former_programs().to_vec());
+        let spend_limits = SpendLimits { budgets: file.budgets(), rate_limits: file.rate_limits() };
+        let former_programs = file.former_programs().to_vec();
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -125,7 +126,7 @@ impl LoadedAgent {
             shape,
             prices,
             when_changed,
-            budgets,
+            spend_limits,
             texts,
             former_programs,
         })
@@ -232,11 +233,11 @@ impl CommandContext {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, spend_limits, texts, .. } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         session_recall().connect(store.clone());
-        let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
+        let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
@@ -443,10 +444,22 @@ pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
     builder.observe(|session| Traces::new(session.app.as_str()))
 }
 
-/// Adds the budgets of a file, at its prices; models that it has no prices of have those of the table that is compiled in.
-pub(crate) fn with_budgets(builder: RunnerBuilder, prices: &Prices, budgets: Vec<Budget>) -> RunnerBuilder {
+/// The budgets and rate limits of a file.
+pub(crate) struct SpendLimits {
+    pub(crate) budgets: Vec<Budget>,
+    pub(crate) rate_limits: Vec<SharedRateLimit>,
+}
+
+/// Adds the budgets and rate limits of a file, at its prices; models that it has no prices of have those of the table that is
+/// compiled in.
+pub(crate) fn with_spend_limits(
+    builder: RunnerBuilder,
+    prices: &Prices,
+    limits: SpendLimits,
+) -> RunnerBuilder {
     let builder = builder.prices(prices.clone()).default_prices(GenaiPrices::bundled());
-    budgets.into_iter().fold(builder, RunnerBuilder::budget)
+    let builder = limits.budgets.into_iter().fold(builder, RunnerBuilder::budget);
+    limits.rate_limits.into_iter().fold(builder, RunnerBuilder::rate_limit)
 }
 
 fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuilder {

@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{PriceSource, Prices};
 use stepfold_trim::TokenCounter;
 
-use crate::budget::{Budget, BudgetPolicies};
+use crate::budget::{Budget, BudgetPolicies, SharedRateLimit};
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
@@ -274,6 +274,12 @@ impl RunnerBuilder {
     /// A store [without budgets](stepfold_session_scopes::SessionStore::reserve) admits no request then.
     pub fn budget(mut self, budget: Budget) -> Self {
         self.budgets.budgets.push(budget);
+        self
+    }
+
+    /// Adds a [rate limit](SharedRateLimit) that all processes on the store share. Several hold at once.
+    pub fn rate_limit(mut self, limit: SharedRateLimit) -> Self {
+        self.budgets.rate_limits.push(limit);
         self
     }
 

@@ -82,6 +82,20 @@ class BlamedWrite(TypedDict):
     version: int
 
 
+class BudgetQuestionRow(TypedDict):
+    """The budget that a run waits for: it continues in the next window, or is resumed under a higher limit, or abandoned."""
+
+    limit: int
+    name: str
+    requested: int
+    reserved: int
+    scope: str
+    spent: int
+    text: str
+    unit: str
+    until: NotRequired[str | None]
+
+
 class CachedRequestRow(TypedDict):
     """A request beside the one before it."""
 
@@ -657,6 +671,7 @@ class Rewind(TypedDict):
 class RunRow(TypedDict):
     """The result of a run."""
 
+    budget: NotRequired[BudgetQuestionRow | None]
     exit: NotRequired[Any]
     invocation: str
     output: NotRequired[Any]
@@ -670,6 +685,7 @@ class RunRow(TypedDict):
 class SessionDetail(TypedDict):
     """A session, and what it waits for."""
 
+    budget: NotRequired[BudgetQuestionRow | None]
     claimed: bool
     created: str
     forks: NotRequired[int | None]

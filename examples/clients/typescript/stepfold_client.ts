@@ -96,6 +96,28 @@ export interface BlamedWrite {
   version: number;
 }
 
+/** The budget that a run waits for: it continues in the next window, or is resumed under a higher limit, or abandoned. */
+export interface BudgetQuestionRow {
+  /** The limit. */
+  limit: number;
+  /** The name of the budget. */
+  name: string;
+  /** The amount that the request needs, by its estimate. */
+  requested: number;
+  /** The amount that is reserved for requests under way. */
+  reserved: number;
+  /** The sharers of the budget: a run, session, user, app or group. */
+  scope: string;
+  /** The spent amount. */
+  spent: number;
+  /** The question in words. */
+  text: string;
+  /** The unit of the amounts: `usd` for billionths of a dollar, `tokens` or `requests`. */
+  unit: string;
+  /** The end of the window (RFC 3339); absent if it has none. */
+  until?: string | null;
+}
+
 /** A request beside the one before it. */
 export interface CachedRequestRow {
   /** What broke the prefix, in words; absent if nothing did. */
@@ -867,6 +889,8 @@ export interface Rewind {
 
 /** The result of a run. */
 export interface RunRow {
+  /** The budget that it waits for, if it does. */
+  budget?: BudgetQuestionRow | null;
   /** The exit reason, if it has ended. */
   exit?: any;
   /** The invocation: the idempotency key, if there was one. */
@@ -885,6 +909,8 @@ export interface RunRow {
 
 /** A session, and what it waits for. */
 export interface SessionDetail {
+  /** The budget that its last run waits for, if it does. */
+  budget?: BudgetQuestionRow | null;
   /** Whether a worker has it, in any process. */
   claimed: boolean;
   /** When it was created (RFC 3339). */

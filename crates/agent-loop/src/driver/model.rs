@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream,
-    ServerToolUse, TimeoutKind, ToolChoice, Usage,
+    ChatRequest, Chunk, ModelError, ModelErrorKind, Reply, ReplyBuilder, ReplyStream, ServerToolUse,
+    TimeoutKind, ToolChoice, Usage,
 };
 
 use super::{KeptRequest, RunDriver};
@@ -41,16 +41,6 @@ impl NoReply {
             NoReply::Failed(RunFault::Model(error)) if error.is_free() => RequestEnd::Refused,
             NoReply::Failed(_) | NoReply::Cancelled | NoReply::TimeIsUp => RequestEnd::Lost,
         }
-    }
-}
-
-/// The id of the model that a request names.
-fn model_id(model: &dyn ChatModel, request: &ChatRequest) -> String {
-    let id = model.id();
-    match (&request.model, id.split_once('/')) {
-        (None, _) => id.to_owned(),
-        (Some(other), Some((provider, _))) => format!("{provider}/{other}"),
-        (Some(other), None) => other.clone(),
     }
 }
 
@@ -140,8 +130,8 @@ impl RunDriver<'_> {
 
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
-        let model = model_id(&*config.model, &request);
-        self.options.metering.admit(&model, &request).await.map_err(NoReply::Failed)?;
+        let model = request.model_id(config.model.id());
+        self.admit(run, &model, &request).await?;
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         if !self.options.observers.is_empty() {
             let asking = RunEvent::Asking {
@@ -165,6 +155,20 @@ impl RunDriver<'_> {
             return Err(failed(error.with_model(config.model.id())));
         }
         Ok(reply)
+    }
+
+    /// Has the meter admit a request. It may wait, for no longer than the run may take.
+    async fn admit(&mut self, run: &Run, model: &str, request: &ChatRequest) -> Result<(), NoReply> {
+        if self.options.metering.meter.is_none() {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            // NOTE: a meter that is dropped while it admits sends nothing.
+            () = self.options.cancellation.cancelled() => Err(NoReply::Cancelled),
+            () = sleep(self.time_left(run)) => Err(NoReply::TimeIsUp),
+            admitted = self.options.metering.admit(model, request) => admitted.map_err(NoReply::Failed),
+        }
     }
 
     /// Reads a reply, and notes the end of a request without one.
@@ -210,7 +214,14 @@ impl RunDriver<'_> {
             };
             if let Chunk::NextAttempt(next) = &chunk {
                 // NOTE: admitted before the stream is polled, which sends it: a retry is a request of its own.
-                self.options.metering.next_attempt(&mut request, next).await.map_err(NoReply::Failed)?;
+                tokio::select! {
+                    biased;
+                    () = self.options.cancellation.cancelled() => return Err(NoReply::Cancelled),
+                    () = &mut deadline => break,
+                    admitted = self.options.metering.next_attempt(&mut request, next) => {
+                        admitted.map_err(NoReply::Failed)?;
+                    }
+                }
                 continue;
             }
             if let ChunkForwarding::On = forwarding {
@@ -256,10 +267,14 @@ impl RunDriver<'_> {
         let config = run.agent().config();
         let model = config.summary_model.as_ref().unwrap_or(&config.model);
         let request = ChatRequest::new(plan.request().clone());
-        self.options.metering.admit(model.id(), &request).await?;
-        let kept = self.options.metering.keep(model.id(), &request);
-        let asking = model.respond(request);
-        let summary = match self.metered(run, asking, kept, ChunkForwarding::Off).await {
+        let asked = match self.admit(run, model.id(), &request).await {
+            Ok(()) => {
+                let kept = self.options.metering.keep(model.id(), &request);
+                self.metered(run, model.respond(request), kept, ChunkForwarding::Off).await
+            }
+            Err(no_reply) => Err(no_reply),
+        };
+        let summary = match asked {
             Ok(reply) => {
                 let (model, usage) = (reply.model.as_deref(), &reply.usage);
                 self.options.metering.end(RequestEnd::Recorded { model, usage }).await;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::{Budget, WhenChanged};
+use stepfold::runner::{Budget, SharedRateLimit, WhenChanged};
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
@@ -25,6 +25,7 @@ use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
 use crate::form::budget::{BudgetForm, budgets, report_misplaced};
 use crate::form::graph::GraphForm;
+use crate::form::rate_limit::{RateLimitForm, rate_limits, report_misplaced_limits};
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
 
@@ -71,6 +72,24 @@ impl FileContent {
         match self {
             FileContent::Agent(form) => &form.budgets,
             FileContent::Graph(form) => &form.budgets,
+        }
+    }
+
+    fn rate_limits(&self) -> &[RateLimitForm] {
+        match self {
+            FileContent::Agent(form) => &form.rate_limits,
+            FileContent::Graph(form) => &form.rate_limits,
+        }
+    }
+
+    /// Reports faults of budgets and rate limits, and those of a file inside of another, where they would hold nothing.
+    fn check_spend_limits(&self, is_enclosed: bool, faults: &mut FaultCollector) {
+        if is_enclosed {
+            report_misplaced(self.budgets(), faults);
+            report_misplaced_limits(self.rate_limits(), faults);
+        } else {
+            drop(budgets(self.budgets(), faults));
+            drop(rate_limits(self.rate_limits(), faults));
         }
     }
 }
@@ -181,10 +200,8 @@ impl AgentFile {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
-        let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
-        match enclosing.files.is_empty() {
-            true => drop(budgets(forms, faults)),
-            false => report_misplaced(forms, faults),
+        if let Some(content) = &self.content {
+            content.check_spend_limits(!enclosing.files.is_empty(), faults);
         }
         match &self.content {
             None => Ok(None),
@@ -248,6 +265,12 @@ impl AgentFile {
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
         budgets(forms, &mut FaultCollector::in_text(String::new()))
+    }
+
+    /// Its rate limits. Their faults are those of [`build`](AgentFile::build).
+    pub(crate) fn rate_limits(&self) -> Vec<SharedRateLimit> {
+        let forms = self.content.as_ref().map(FileContent::rate_limits).unwrap_or_default();
+        rate_limits(forms, &mut FaultCollector::in_text(String::new()))
     }
 
     /// The folder of the file: relative paths in the file start there.

@@ -17,6 +17,7 @@ use crate::form::agent::{
 };
 use crate::form::budget::report_misplaced;
 use crate::form::graph::{AgentForm, AnswersForm, NodeApprovalForm, NodeForm, NodeNames};
+use crate::form::rate_limit::report_misplaced_limits;
 use crate::form::{FaultCollector, check_closed, unknown_key};
 use crate::tool::ExternalProgram;
 
@@ -220,6 +221,7 @@ impl NodeBuilder<'_> {
             );
         }
         report_misplaced(&form.budgets, faults);
+        report_misplaced_limits(&form.rate_limits, faults);
         let folder = self.place.folder;
         let models = models_of(form, faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use super::demo;
 use crate::archive::AgentFiles;
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, ServeArgs};
-use crate::context::{LoadedAgent, with_budgets, with_traces};
+use crate::context::{LoadedAgent, with_spend_limits, with_traces};
 use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
@@ -173,14 +173,14 @@ fn apps(
     for path in agents {
         let loaded = LoadedAgent::read(path, &models)?;
         let archive = AgentFiles::of(&loaded, path, store, Some(&model));
-        let LoadedAgent { agent, schema, shape, prices, when_changed, budgets, .. } = loaded;
+        let LoadedAgent { agent, schema, shape, prices, when_changed, spend_limits, .. } = loaded;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
         }
         let observer = metrics.observer();
         session_recall().connect(store.clone());
-        let builder = with_budgets(Runner::builder(agent, store.clone()), &prices, budgets);
+        let builder = with_spend_limits(Runner::builder(agent, store.clone()), &prices, spend_limits);
         let builder = builder.archive(archive);
         let runner = with_traces(builder)
             .schema(schema)

@@ -1,8 +1,9 @@
 //! `stepfold sessions` and `delete`: lists sessions, and deletes one.
 
 use serde_json::json;
+use stepfold::agent_loop::ExhaustedBudget;
 use stepfold::prelude::*;
-use stepfold::runner::{SystemClock, WallClock as _, is_unfinished};
+use stepfold::runner::{SystemClock, WallClock as _, exhausted_budget, is_unfinished};
 use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
 use stepfold::terminal::TextStyle;
 
@@ -70,6 +71,8 @@ enum SessionActivity {
     Waits(Vec<String>),
     /// This worker runs in it, or was killed a moment ago on another host.
     Running(WorkerId),
+    /// Its last run waits for this budget.
+    WaitsForBudget(Box<ExhaustedBudget>),
     /// Its last run was interrupted or failed.
     Interrupted,
 }
@@ -100,6 +103,9 @@ impl SessionSummary {
         let activity = match &self.activity {
             SessionActivity::Idle => String::new(),
             SessionActivity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            SessionActivity::WaitsForBudget(waits) => {
+                format!(", waits for budget `{}` of {}", waits.budget, waits.scope)
+            }
             SessionActivity::Running(worker) => {
                 format!(", running in {}", with_short_workers(worker.as_str()))
             }
@@ -121,8 +127,11 @@ impl SessionActivity {
         if let Some(claim) = context.runner.other_worker(session) {
             return Ok(SessionActivity::Running(claim.owner.clone()));
         }
-        if !session.events.last().is_some_and(|newest| is_unfinished(&newest.event)) {
+        let Some(newest) = session.events.last().filter(|newest| is_unfinished(&newest.event)) else {
             return Ok(SessionActivity::Idle);
+        };
+        if let Some(waits) = exhausted_budget(&newest.event).filter(|waits| waits.pauses) {
+            return Ok(SessionActivity::WaitsForBudget(Box::new(waits)));
         }
         // NOTE: A changed agent may be unable to tell its pending requests.
         let pending = handle(context, session).await?.pending().await.unwrap_or_default();
@@ -135,7 +144,7 @@ impl SessionActivity {
     fn name(&self) -> &'static str {
         match self {
             SessionActivity::Idle => "idle",
-            SessionActivity::Waits(_) => "waits",
+            SessionActivity::Waits(_) | SessionActivity::WaitsForBudget(_) => "waits",
             SessionActivity::Running(_) => "running",
             SessionActivity::Interrupted => "interrupted",
         }
@@ -144,14 +153,20 @@ impl SessionActivity {
     fn pending(&self) -> &[String] {
         match self {
             SessionActivity::Waits(pending) => pending,
-            SessionActivity::Idle | SessionActivity::Running(_) | SessionActivity::Interrupted => &[],
+            SessionActivity::Idle
+            | SessionActivity::Running(_)
+            | SessionActivity::WaitsForBudget(_)
+            | SessionActivity::Interrupted => &[],
         }
     }
 
     fn worker(&self) -> Option<&str> {
         match self {
             SessionActivity::Running(worker) => Some(worker.as_str()),
-            SessionActivity::Idle | SessionActivity::Waits(_) | SessionActivity::Interrupted => None,
+            SessionActivity::Idle
+            | SessionActivity::Waits(_)
+            | SessionActivity::WaitsForBudget(_)
+            | SessionActivity::Interrupted => None,
         }
     }
 }

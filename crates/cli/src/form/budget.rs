@@ -103,6 +103,14 @@ pub(crate) fn report_misplaced(forms: &[BudgetForm], faults: &mut FaultCollector
     }
 }
 
+/// A limit of zero is a fault: every run would wait for ever.
+pub(super) fn more_than_zero(field: &str, limit: u64, faults: &mut FaultCollector) -> u64 {
+    if limit == 0 {
+        faults.add(&[field], "invalid limit: must be more than zero");
+    }
+    limit
+}
+
 impl BudgetForm {
     fn budget(&self, faults: &mut FaultCollector) -> Budget {
         if self.name.is_empty() {
@@ -136,13 +144,15 @@ impl BudgetForm {
         let name = self.name.as_str();
         match (self.usd, self.tokens, self.requests) {
             (Some(dollars), None, None) => {
-                if !(dollars.is_finite() && dollars >= 0.0) {
-                    faults.add(&["usd"], "invalid limit: must be zero or more dollars");
+                if !(dollars.is_finite() && dollars > 0.0) {
+                    faults.add(&["usd"], "invalid limit: must be more than zero dollars");
                 }
                 Budget::usd(name, dollars)
             }
-            (None, Some(tokens), None) => Budget::tokens(name, tokens),
-            (None, None, Some(requests)) => Budget::requests(name, requests),
+            (None, Some(tokens), None) => Budget::tokens(name, more_than_zero("tokens", tokens, faults)),
+            (None, None, Some(requests)) => {
+                Budget::requests(name, more_than_zero("requests", requests, faults))
+            }
             _ => {
                 faults.add_to_whole(format!(
                     "invalid budget `{name}`: expected one limit, `usd`, `tokens` or `requests`"

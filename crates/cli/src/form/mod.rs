@@ -7,6 +7,7 @@ mod faults;
 pub(crate) mod graph;
 mod nearest;
 mod placeholders;
+pub(crate) mod rate_limit;
 mod read;
 mod schema;
 

@@ -18,6 +18,12 @@ fn a_run_waits_until_its_budget_is_raised() {
                  the request needs 1 requests; raise its limit, or cancel the run";
     assert!(waits.contains(words), "{waits}");
     assert!(!waits.contains("three"), "{waits}");
+    let listed = room.say("sessions a.toml", "");
+    assert!(
+        listed.contains(", waits for budget `trial` of app a") && !listed.contains("interrupted"),
+        "{listed}"
+    );
+    assert_eq!(room.json("sessions a.toml --json")[0]["status"], "waits");
     let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
     room.write("a.toml", &agent.replace("requests = 2", "requests = 3"));
     let resumed = room.say("resume a.toml -s s1", "");
@@ -78,6 +84,16 @@ window = "day"
 name = "none"
 requests = 5
 hours = 0
+
+[[budgets]]
+name = "nothing"
+requests = 0
+
+[[rate_limits]]
+requests = 0
+
+[[rate_limits]]
+key = "team"
 "#,
     );
     room.check("check f.toml", expect![[r#"
@@ -87,11 +103,15 @@ hours = 0
         f.toml:17:1: duplicate budget `zone`: each needs a name of its own
         f.toml:20:1: unknown time zone `Europe/Berlyn`; use a name of the IANA database, such as Europe/Berlin or UTC
         f.toml:21:1: invalid share: must be more than 0 and at most 1, as in `0.8`
-        f.toml:25:1: invalid limit: must be zero or more dollars
+        f.toml:25:1: invalid limit: must be more than zero dollars
         f.toml:27:1: `group` takes the place of `scope`: remove one of them
         f.toml:28:1: expected one of pause, fail
         f.toml:33:1: `hours` takes the place of `window` and `time_zone`: remove one of them
         f.toml:39:1: invalid window: must be at least one hour
+        f.toml:43:1: invalid limit: must be more than zero
+        f.toml:45:1: missing `key` of a rate limit: a name for the key of the provider
+        f.toml:46:1: invalid limit: must be more than zero
+        f.toml:48:1: invalid rate limit: expected `requests` or `tokens` per minute, or both
         exit 2
     "#]]);
 }

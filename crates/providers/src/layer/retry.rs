@@ -207,6 +207,8 @@ struct Attempts {
     /// When the first attempt began.
     start: Option<Instant>,
     current: CurrentAttempt,
+    /// Whether a layer inside has asked another model since the attempt began.
+    has_asked_another: bool,
 }
 
 enum CurrentAttempt {
@@ -218,7 +220,8 @@ enum CurrentAttempt {
 impl Attempts {
     fn new(model: Arc<dyn ChatModel>, retry: Retry, request: ChatRequest) -> Self {
         let (pauses, current) = (Box::new(retry.all_pauses()), CurrentAttempt::After(Duration::ZERO));
-        Attempts { model, retry, request, pauses, failures: Vec::new(), start: None, current }
+        let (failures, start, has_asked_another) = (Vec::new(), None, false);
+        Attempts { model, retry, request, pauses, failures, start, current, has_asked_another }
     }
 
     /// Continues with the current attempt, until it answers or fails.
@@ -239,15 +242,25 @@ impl Attempts {
             Ok(OpeningStep::Begun(begun)) => Attempted::Ended(Ok(begun)),
             Ok(OpeningStep::NextAttempt(opening, next)) => {
                 self.current = CurrentAttempt::Opening(opening);
+                self.has_asked_another |= next.model.is_some();
                 Attempted::Again(next, self)
             }
             Err(error) => match self.pause_after(&error) {
                 Some(pause) => {
                     self.current = CurrentAttempt::After(pause);
-                    Attempted::Again(NextAttempt::after(&error), self)
+                    Attempted::Again(self.next_after(&error), self)
                 }
                 None => Attempted::Ended(Err(self.failed(error))),
             },
+        }
+    }
+
+    /// The next attempt: it begins with the first model, which is named if a fallback inside has asked others.
+    fn next_after(&mut self, error: &ModelError) -> NextAttempt {
+        let next = NextAttempt::after(error);
+        match std::mem::take(&mut self.has_asked_another) {
+            true => next.of_model(self.request.model_id(self.model.id())),
+            false => next,
         }
     }
 

@@ -100,3 +100,15 @@ async fn a_fallback_names_the_model_before_it_is_asked() {
     let reply = model.respond(request()).into_reply().await;
     assert!(reply.is_err(), "the scripts are at their end");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_around_a_fallback_names_the_first_model_again() {
+    let first = Counted::new("a/x", [ModelErrorKind::Overloaded.into(), "area 3".into()]);
+    let second = Counted::new("b/y", [ModelErrorKind::Overloaded.into()]);
+    let model = first.layer(Fallback::to(second)).layer(Retry::attempts(3));
+    let mut stream = model.respond(request());
+    assert_eq!(next(&mut stream).await, "next attempt of b/y after a free one");
+    // It is the first model that answers, and not the one that was asked last.
+    assert_eq!(next(&mut stream).await, "next attempt of a/x after a free one");
+    assert_eq!(next(&mut stream).await, "the answer");
+}

@@ -4,19 +4,26 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_session_scopes::{
     BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore,
-    SettleOpen, SettleSpend, Timestamp, bounded_id,
+    SettleOpen, SettleSpend, SpendAmounts, Timestamp, bounded_id,
 };
 use stepfold_state_core::chat::Usage;
+use tokio::time::{Instant, sleep};
 
 use super::policy::{MeteredReply, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
+
+/// The pauses between two attempts of a request that waits for a rate limit. The longest one is short, since requests that
+/// cost less than their estimates give capacity back at any time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The place of a run inside of others.
 type RunPlace = Vec<usize>;
@@ -58,7 +65,7 @@ pub(crate) struct RunMeter {
 }
 
 impl RunMeter {
-    /// The meter of a run, if the runner has budgets.
+    /// The meter of a run, if the runner has budgets or rate limits.
     pub(crate) fn of(
         runner: &Arc<RunnerCore>,
         local: &Arc<LocalSession>,
@@ -71,7 +78,8 @@ impl RunMeter {
             requests: Mutex::default(),
             has_reserved: AtomicBool::new(false),
         };
-        (!runner.budgets.budgets.is_empty()).then(|| Arc::new(meter()))
+        let is_metered = !runner.budgets.budgets.is_empty() || !runner.budgets.rate_limits.is_empty();
+        is_metered.then(|| Arc::new(meter()))
     }
 
     fn requests(&self) -> MutexGuard<'_, MeteredRequests> {
@@ -133,30 +141,57 @@ impl RunMeter {
         }
     }
 
+    /// Reserves a request. While a rate limit has no capacity, it waits, and asks the store again; nothing is reserved meanwhile.
     async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
         self.settle_left_at(request.place).await;
+        let began = Instant::now();
+        loop {
+            let now = self.runner.clock.now();
+            let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
+            let parts: Arc<[ReservedPart]> = estimate.parts.into();
+            let Err(error) = self.reserve_once(request, (&parts, estimate.estimate), now).await else {
+                return Ok(());
+            };
+            let SessionError::BudgetExhausted { budget, .. } = &error else {
+                return Err(MeterError::Failed(Box::new(error)));
+            };
+            let Some(part) = parts.iter().find(|part| part.id == *budget) else {
+                return Err(MeterError::Failed(format!("unknown budget {budget}").into()));
+            };
+            let Some(max_wait) = part.max_wait else { return Err(self.exhausted(part, &error)) };
+            let pause = part.time_left(now).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            if began.elapsed().saturating_add(pause) > max_wait {
+                return Err(part.waited(began.elapsed()));
+            }
+            sleep(pause).await;
+        }
+    }
+
+    async fn reserve_once(
+        &self,
+        request: MeteredRequest<'_>,
+        (parts, estimate): (&Arc<[ReservedPart]>, SpendAmounts),
+        now: Timestamp,
+    ) -> Result<(), SessionError> {
         let key = &self.local.key;
-        let now = self.runner.clock.now();
-        let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
         let token = self.local.claim.token();
         let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
-        let id = ReservationId::new(bounded_id(id)).map_err(|error| MeterError::Failed(Box::new(error)))?;
-        let amounts = estimate.parts.iter().flat_map(ReservedPart::amounts_within_limit);
-        let mut reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate.estimate, now)
+        let id = ReservationId::new(bounded_id(id))?;
+        let amounts = parts.iter().flat_map(ReservedPart::amounts_within_limit);
+        let mut reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate, now)
             .under_claim(token, now.after(self.runner.claims.duration))
             .with(amounts);
-        if !self.has_reserved.swap(true, Ordering::SeqCst) {
+        if !self.has_reserved.load(Ordering::SeqCst) {
             reserve = reserve.settling_earlier_claims();
         }
-        let parts: Arc<[ReservedPart]> = estimate.parts.into();
-        let (model, parts_open) = (request.model.into(), Arc::clone(&parts));
+        let (model, parts_open) = (request.model.into(), Arc::clone(parts));
         let open = OpenRequest { id, model, parts: parts_open, at: now, is_admitted: false };
         // NOTE: noted before the store is asked: a run that is dropped meanwhile releases it.
         self.requests().open.insert(request.place.to_vec(), open);
-        let reserved = retried(|| self.runner.store.reserve(reserve.clone())).await;
-        match reserved {
+        match retried(|| self.runner.store.reserve(reserve.clone())).await {
             Ok(balances) => {
-                self.warn(&parts, &balances);
+                self.has_reserved.store(true, Ordering::SeqCst);
+                self.warn(parts, &balances);
                 if let Some(open) = self.requests().open.get_mut(request.place) {
                     open.is_admitted = true;
                 }
@@ -166,10 +201,10 @@ impl RunMeter {
                 let requests = &mut *self.requests();
                 let open = requests.open.remove(request.place);
                 // NOTE: a store that failed may have reserved it. One that refused has not.
-                if !matches!(error, SessionError::BudgetExhausted { .. }) {
+                if !matches!(error, SessionError::BudgetExhausted { .. } | SessionError::NotFound { .. }) {
                     requests.late.extend(open.map(OpenRequest::lost));
                 }
-                Err(self.refusal(&parts, error))
+                Err(error)
             }
         }
     }
@@ -186,19 +221,13 @@ impl RunMeter {
         }
     }
 
-    fn refusal(&self, parts: &[ReservedPart], error: SessionError) -> MeterError {
-        match error {
-            SessionError::BudgetExhausted { budget, settled, reserved, .. } => {
-                match parts.iter().find(|part| part.id == budget) {
-                    Some(part) => {
-                        let exhausted = part.exhausted(self.spender(), settled, reserved);
-                        MeterError::Exhausted(Box::new(exhausted))
-                    }
-                    None => MeterError::Failed(format!("unknown budget {budget}").into()),
-                }
-            }
-            error => MeterError::Failed(Box::new(error)),
-        }
+    /// The question of a run that does not fit into a budget.
+    fn exhausted(&self, part: &ReservedPart, error: &SessionError) -> MeterError {
+        let (settled, reserved) = match error {
+            SessionError::BudgetExhausted { settled, reserved, .. } => (*settled, *reserved),
+            _ => (0, 0),
+        };
+        MeterError::Exhausted(Box::new(part.exhausted(self.spender(), settled, reserved)))
     }
 
     fn warn(&self, parts: &[ReservedPart], balances: &[BudgetBalance]) {
@@ -243,7 +272,7 @@ impl RequestMeter for RunMeter {
                 }
                 RequestEnd::Unrecorded { model, usage } => self.reply(open, model, usage),
                 RequestEnd::Refused => SettleSpend::new(open.id, ReservationEnd::Release),
-                _ => SettleSpend::new(open.id, ReservationEnd::Estimate),
+                _ => open.lost(),
             };
             self.settle(settled).await;
         })

@@ -1,6 +1,7 @@
 //! Budgets as a program declares them, and the amounts of a request in each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest};
 use stepfold_session_scopes::{
@@ -10,10 +11,14 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{Cost, Message, Price, PriceSource, Prices, ToolSpec, Usage};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
 
+use super::rate::SharedRateLimit;
 use super::window::{BudgetError, BudgetWindow, RollingParts};
 
 /// The tokens of output that count for a request without a maximum, unless the budget says otherwise.
-const OUTPUT_ESTIMATE: u64 = 4_096;
+pub(super) const OUTPUT_ESTIMATE: u64 = 4_096;
+
+/// The time for which the sum of a run is kept after its last request.
+const KEPT_RUN: Duration = Duration::from_secs(400 * 24 * 3_600);
 
 /// The sessions that share a budget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -169,17 +174,21 @@ impl Budget {
         self
     }
 
-    /// The counter of this budget in a window.
-    fn id(&self, spender: Spender<'_>, window: &str) -> Result<BudgetId, SessionError> {
+    /// The names of those who share this budget.
+    fn sharers<'a>(&'a self, spender: Spender<'a>) -> Vec<&'a str> {
         let Spender { key, run } = spender;
         let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-        let sharers = match &self.scope {
+        match &self.scope {
             BudgetScope::Run => vec!["run", app, user, id, run.as_str()],
             BudgetScope::Session => vec!["session", app, user, id],
             BudgetScope::User => vec!["user", app, user],
             BudgetScope::App => vec!["app", app],
             BudgetScope::Group(group) => vec!["group", group],
-        };
+        }
+    }
+
+    /// The counter of this budget in a window.
+    fn id(&self, sharers: &[&str], window: &str) -> Result<BudgetId, SessionError> {
         // NOTE: as JSON, so that no name can be taken for another one with separators in it.
         let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window]);
         BudgetId::new(bounded_id(name.to_string()))
@@ -207,6 +216,7 @@ pub(crate) struct Spender<'a> {
 #[derive(Clone)]
 pub(crate) struct BudgetPolicies {
     pub(crate) budgets: Vec<Budget>,
+    pub(crate) rate_limits: Vec<SharedRateLimit>,
     pub(crate) prices: Prices,
     /// The prices of models that the table does not have.
     pub(crate) source: Option<Arc<dyn PriceSource>>,
@@ -215,8 +225,8 @@ pub(crate) struct BudgetPolicies {
 
 impl Default for BudgetPolicies {
     fn default() -> Self {
-        let (budgets, prices, source) = (Vec::new(), Prices::new(), None);
-        BudgetPolicies { budgets, prices, source, counter: Arc::new(ApproximateTokens) }
+        let (budgets, rate_limits, prices, source) = (Vec::new(), Vec::new(), Prices::new(), None);
+        BudgetPolicies { budgets, rate_limits, prices, source, counter: Arc::new(ApproximateTokens) }
     }
 }
 
@@ -229,6 +239,9 @@ pub(crate) struct ReservedPart {
     /// Of a rolling window: its id as a whole, and those of its other parts.
     rolling: Option<(BudgetId, Vec<BudgetId>)>,
     until: Option<Timestamp>,
+    kept_until: Option<Timestamp>,
+    /// Of a rate limit: the longest time that a request waits for it.
+    pub(crate) max_wait: Option<Duration>,
 }
 
 /// The estimate of a request, and its parts in all budgets.
@@ -246,9 +259,15 @@ impl BudgetPolicies {
         at: Timestamp,
     ) -> Result<RequestEstimate, MeterError> {
         let input = self.input_tokens(request);
-        let of = |budget: &Budget| self.part(budget, (request, input), spender, at);
-        let parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
-        let output = self.budgets.iter().map(|budget| output_tokens(budget, request)).max().unwrap_or(0);
+        let of = |budget: &Budget| self.part(budget, &budget.sharers(spender), (request, input), at);
+        let mut parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
+        for limit in self.rate_limits.iter().filter(|limit| limit.is_for(request.model)) {
+            for counter in limit.counters() {
+                let part = self.part(&counter, &limit.sharers(request.model), (request, input), at)?;
+                parts.push(part.of_rate_limit(limit)?);
+            }
+        }
+        let output = parts.iter().map(|part| output_tokens(&part.budget, request)).max().unwrap_or(0);
         let nanodollars = self.highest_cost(request.model, input, output, at);
         Ok(RequestEstimate { estimate: SpendAmounts::new(input, output, nanodollars), parts })
     }
@@ -256,17 +275,19 @@ impl BudgetPolicies {
     fn part(
         &self,
         budget: &Budget,
+        sharers: &[&str],
         (request, input): (MeteredRequest<'_>, u64),
-        spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<ReservedPart, MeterError> {
         let window = budget.window.at(at).map_err(refused)?;
-        let id = budget.id(spender, &window.name).map_err(refused)?;
+        let id = budget.id(sharers, &window.name).map_err(refused)?;
+        let of_run = matches!(budget.scope, BudgetScope::Run).then(|| at.after(KEPT_RUN));
+        let kept_until = window.kept_until.or(of_run);
         let rolling = match window.rolling {
             None => None,
             Some(RollingParts { whole, beside }) => {
-                let beside: Result<_, _> = beside.iter().map(|part| budget.id(spender, part)).collect();
-                Some((budget.id(spender, &whole).map_err(refused)?, beside.map_err(refused)?))
+                let beside: Result<_, _> = beside.iter().map(|part| budget.id(sharers, part)).collect();
+                Some((budget.id(sharers, &whole).map_err(refused)?, beside.map_err(refused)?))
             }
         };
         let output = output_tokens(budget, request);
@@ -282,7 +303,8 @@ impl BudgetPolicies {
             _ => return Err(MeterError::Failed(format!("unknown unit of budget `{}`", budget.name).into())),
         };
         let amount = amount.min(MAX_BUDGET_AMOUNT);
-        Ok(ReservedPart { budget: budget.clone(), id, amount, rolling, until: window.until })
+        let (budget, until) = (budget.clone(), window.until);
+        Ok(ReservedPart { budget, id, amount, rolling, until, kept_until, max_wait: None })
     }
 
     fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
@@ -369,7 +391,17 @@ impl ReservedPart {
                 (amount.beside(beside.clone()), Some(BudgetAmount::new(whole.clone(), 0, 0)))
             }
         };
-        [amount].into_iter().chain(whole)
+        let kept_until = self.kept_until;
+        [amount].into_iter().chain(whole).map(move |amount| match kept_until {
+            Some(at) => amount.kept_until(at),
+            None => amount,
+        })
+    }
+
+    /// The time until the window, or its current part, ends.
+    pub(crate) fn time_left(&self, now: Timestamp) -> Duration {
+        let micros = self.until.map_or(0, |until| until.as_micros().saturating_sub(now.as_micros()));
+        Duration::from_micros(micros.try_into().unwrap_or_default())
     }
 
     /// The question of a run that does not fit.

@@ -1,6 +1,7 @@
 //! Windows of budgets: days and months of a time zone, by the rules that are compiled in.
 
 use std::fmt;
+use std::time::Duration;
 
 use jiff::ToSpan;
 use jiff::civil::Date;
@@ -49,10 +50,21 @@ enum WindowKind {
     Calendar(WindowLength, TimeZone),
     /// So many hours until now.
     Hours(u32),
+    /// The minute until now.
+    Minute,
 }
 
 /// The parts of a rolling window. The oldest leaves at once, so that a little more than the window counts.
 const PARTS: i64 = 12;
+
+/// The later parts that count as well: of workers whose clocks are ahead, and of those that were faster to reserve.
+const AHEAD: i64 = 4;
+
+/// The time for which the sums of an ended window are kept: clocks of workers may be late by less than that.
+const KEPT: Duration = Duration::from_secs(48 * 3_600);
+
+/// The same for the parts of a rolling window.
+const KEPT_PART: Duration = Duration::from_secs(3_600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WindowLength {
@@ -67,6 +79,8 @@ pub(crate) struct CurrentWindow {
     pub(crate) name: String,
     /// Its end, or that of its current part; `None` if it has none.
     pub(crate) until: Option<Timestamp>,
+    /// The time from which its sums count for nothing, by any clock; `None` if it has no end.
+    pub(crate) kept_until: Option<Timestamp>,
     /// Of a rolling window.
     pub(crate) rolling: Option<RollingParts>,
 }
@@ -76,7 +90,7 @@ pub(crate) struct CurrentWindow {
 pub(crate) struct RollingParts {
     /// The name of the window as a whole, in which all workers reserve nothing.
     pub(crate) whole: String,
-    /// The names of the other parts: the earlier ones, and that which comes next by the clocks of others.
+    /// The names of the other parts: the earlier ones, and some that come next by the clocks of others.
     pub(crate) beside: Vec<String>,
 }
 
@@ -108,13 +122,22 @@ impl BudgetWindow {
         BudgetWindow(WindowKind::Hours(hours.max(1)))
     }
 
+    /// The minute until now, of a rate limit. It leaves in twelve parts as well.
+    pub(crate) const fn minute() -> Self {
+        BudgetWindow(WindowKind::Minute)
+    }
+
     /// The window at an instant.
     pub(crate) fn at(&self, at: Timestamp) -> Result<CurrentWindow, BudgetError> {
         let (length, zone) = match &self.0 {
             WindowKind::Ever => {
-                return Ok(CurrentWindow { name: "ever".to_owned(), until: None, rolling: None });
+                let name = "ever".to_owned();
+                return Ok(CurrentWindow { name, until: None, kept_until: None, rolling: None });
             }
-            WindowKind::Hours(hours) => return Ok(rolling(*hours, at)),
+            WindowKind::Hours(hours) => {
+                return Ok(rolling(&format!("{hours}h"), hours.saturating_mul(3_600), at));
+            }
+            WindowKind::Minute => return Ok(rolling("60s", 60, at)),
             WindowKind::Calendar(length, zone) => (length, zone),
         };
         let outside = |_| BudgetError::OutsideCalendar { at };
@@ -130,7 +153,8 @@ impl BudgetWindow {
         // NOTE: where midnight does not exist, the day begins with the first instant after it.
         let until = next.to_zoned(zone.clone()).map_err(outside)?.timestamp().as_microsecond();
         let name = format!("{}[{}]", date_name(first, *length), zone_name(zone));
-        Ok(CurrentWindow { name, until: Some(Timestamp::from_micros(until)), rolling: None })
+        let until = Timestamp::from_micros(until);
+        Ok(CurrentWindow { name, until: Some(until), kept_until: Some(until.after(KEPT)), rolling: None })
     }
 }
 
@@ -139,20 +163,28 @@ impl fmt::Display for BudgetWindow {
         match &self.0 {
             WindowKind::Ever => f.write_str("ever"),
             WindowKind::Hours(hours) => write!(f, "{hours} hours"),
+            WindowKind::Minute => f.write_str("minute"),
             WindowKind::Calendar(WindowLength::Day, zone) => write!(f, "day in {}", zone_name(zone)),
             WindowKind::Calendar(WindowLength::Month, zone) => write!(f, "month in {}", zone_name(zone)),
         }
     }
 }
 
-fn rolling(hours: u32, at: Timestamp) -> CurrentWindow {
-    let length = i64::from(hours) * 3_600_000_000 / PARTS;
+/// A rolling window of this many seconds, named by its length.
+fn rolling(length_name: &str, seconds: u32, at: Timestamp) -> CurrentWindow {
+    let length = i64::from(seconds) * 1_000_000 / PARTS;
     let part = at.as_micros().div_euclid(length);
-    let name = |part: i64| format!("{hours}h@{part}");
-    let beside = (part - PARTS..part).chain([part + 1]).map(name).collect();
+    let name = |part: i64| format!("{length_name}@{part}");
+    let beside = (part - PARTS..part).chain(part + 1..=part + AHEAD).map(name).collect();
     let until = Timestamp::from_micros((part + 1).saturating_mul(length));
-    let rolling = RollingParts { whole: format!("{hours}h"), beside };
-    CurrentWindow { name: name(part), until: Some(until), rolling: Some(rolling) }
+    let kept_until = until.after(Duration::from_secs(u64::from(seconds)) + KEPT_PART);
+    let rolling = RollingParts { whole: length_name.to_owned(), beside };
+    CurrentWindow {
+        name: name(part),
+        until: Some(until),
+        kept_until: Some(kept_until),
+        rolling: Some(rolling),
+    }
 }
 
 fn date_name(first: Date, length: WindowLength) -> String {
@@ -180,7 +212,8 @@ mod tests {
 
     fn check(window: &BudgetWindow, instant: &str, name: &str, until: &str) {
         let found = window.at(at(instant)).unwrap();
-        let expected = CurrentWindow { name: name.to_owned(), until: Some(at(until)), rolling: None };
+        let (until, kept_until) = (Some(at(until)), Some(at(until).after(KEPT)));
+        let expected = CurrentWindow { name: name.to_owned(), until, kept_until, rolling: None };
         assert_eq!(found, expected, "{window} at {instant}");
     }
 
@@ -218,10 +251,10 @@ mod tests {
         let window = BudgetWindow::hours(12).at(at("1970-01-02T00:59:59Z")).unwrap();
         assert_eq!((window.name.as_str(), window.until), ("12h@24", Some(at("1970-01-02T01:00:00Z"))));
         let RollingParts { whole, beside } = window.rolling.unwrap();
-        assert_eq!((whole.as_str(), beside.len()), ("12h", 13));
+        assert_eq!((whole.as_str(), beside.len()), ("12h", 16));
         assert_eq!(
-            (beside[0].as_str(), beside[11].as_str(), beside[12].as_str()),
-            ("12h@12", "12h@23", "12h@25")
+            (beside[0].as_str(), beside[11].as_str(), beside[12].as_str(), beside[15].as_str()),
+            ("12h@12", "12h@23", "12h@25", "12h@28")
         );
         assert_eq!(BudgetWindow::hours(5).to_string(), "5 hours");
     }
@@ -229,7 +262,7 @@ mod tests {
     #[test]
     fn a_budget_without_a_window_has_no_end() {
         let ever = BudgetWindow::ever().at(Timestamp::from_micros(i64::MAX)).unwrap();
-        assert_eq!(ever, CurrentWindow { name: "ever".to_owned(), until: None, rolling: None });
+        assert_eq!((ever.name.as_str(), ever.until, ever.kept_until), ("ever", None, None));
         let outside = BudgetWindow::day("UTC").unwrap().at(Timestamp::from_micros(i64::MAX));
         assert!(matches!(outside, Err(BudgetError::OutsideCalendar { .. })));
     }

@@ -50,6 +50,7 @@ mod old_keys;
 mod outages;
 mod pinned;
 mod questions;
+mod rate_limits;
 mod recover;
 mod run_as;
 mod scopes;

@@ -1,6 +1,6 @@
 //! Budgets in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, LifeId, ReservationId, SessionKey, UserId};
@@ -8,19 +8,28 @@ use crate::store::{
     BudgetAmount, BudgetBalance, EraseData, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets, ReservationEnd,
     ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
 };
+use crate::time::Timestamp;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct BudgetSums {
+    settled: u64,
+    reserved: u64,
+    kept_until: Option<Timestamp>,
+}
 
 /// The sums of budgets, and the requests that they consist of.
 #[derive(Debug, Default)]
 pub(super) struct MemoryBudgets {
-    /// The settled and the reserved amount of each.
-    sums: BTreeMap<BudgetId, (u64, u64)>,
+    sums: BTreeMap<BudgetId, BudgetSums>,
+    /// Budgets by the time until which they are kept.
+    ends: BTreeSet<(Timestamp, BudgetId)>,
     /// With the token of its claim, and the amounts that each reserved.
     requests: BTreeMap<ReservationId, (SpendRecord, Option<u64>, Vec<BudgetAmount>)>,
 }
 
 impl MemoryBudgets {
     fn balance(&self, budget: &BudgetId) -> BudgetBalance {
-        let (settled, reserved) = self.sums.get(budget).copied().unwrap_or_default();
+        let BudgetSums { settled, reserved, .. } = self.sums.get(budget).copied().unwrap_or_default();
         BudgetBalance::new(budget.clone(), settled, reserved)
     }
 
@@ -49,13 +58,33 @@ impl MemoryBudgets {
                     return Err(SessionError::budget_exhausted(found, *amount, *limit));
                 }
             }
-            for BudgetAmount { budget, amount, .. } in &amounts {
-                self.sums.entry(budget.clone()).or_default().1 += amount;
-            }
+            amounts.iter().for_each(|part| self.add(part));
+            self.drop_ended(at);
             let record = SpendRecord::new(id.clone(), key, at, model, SpendState::Reserved, estimate);
             self.requests.insert(id, (record, token, amounts.clone()));
         }
         Ok(amounts.iter().map(|part| self.window(part)).collect())
+    }
+
+    fn add(&mut self, BudgetAmount { budget, amount, kept_until, .. }: &BudgetAmount) {
+        let sums = self.sums.entry(budget.clone()).or_default();
+        sums.reserved += amount;
+        if sums.kept_until != *kept_until {
+            let before = std::mem::replace(&mut sums.kept_until, *kept_until);
+            before.map(|end| self.ends.remove(&(end, budget.clone())));
+            self.ends.extend(kept_until.map(|end| (end, budget.clone())));
+        }
+    }
+
+    /// Deletes the sums of budgets whose time has come, and in which nothing is reserved.
+    fn drop_ended(&mut self, now: Timestamp) {
+        let ended = self.ends.iter().take_while(|(end, _)| *end < now);
+        let is_quiet = |budget: &BudgetId| self.sums.get(budget).is_none_or(|sums| sums.reserved == 0);
+        let dropped: Vec<_> = ended.filter(|(_, budget)| is_quiet(budget)).cloned().collect();
+        for ended in dropped {
+            self.sums.remove(&ended.1);
+            self.ends.remove(&ended);
+        }
     }
 
     /// Ends a reservation; returns whether it was open.
@@ -66,7 +95,7 @@ impl MemoryBudgets {
         }
         for BudgetAmount { budget, amount, .. } in amounts.iter() {
             // A budget without sums was erased with its user.
-            let Some((settled, reserved)) = self.sums.get_mut(budget) else { continue };
+            let Some(BudgetSums { settled, reserved, .. }) = self.sums.get_mut(budget) else { continue };
             *reserved = reserved.saturating_sub(*amount);
             *settled = settled.saturating_add(match &request.end {
                 ReservationEnd::Release => 0,

@@ -230,7 +230,10 @@ impl SessionStore for MemoryStore {
     }
 
     async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
-        self.lock().budgets.reserve(request)
+        let mut sessions = self.lock();
+        // NOTE: an erased user would be in the list of spend again.
+        sessions.entry(&request.key)?;
+        sessions.budgets.reserve(request)
     }
 
     async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {

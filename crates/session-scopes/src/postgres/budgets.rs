@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connection::Object;
-use super::statements::SqlStatement;
+use super::statements::{KEEP_SESSION, SqlStatement};
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -51,8 +51,18 @@ pub(super) async fn reserve(
     idle: &IdleTimeout,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
-    in_transaction!(connection, idle.usual(), |inside| budgets::reserve(&mut BudgetRows(inside), request)
-        .await)
+    in_transaction!(connection, idle.usual(), |inside| {
+        check_exists(inside, &request.key).await?;
+        budgets::reserve(&mut BudgetRows(inside), request).await
+    })
+}
+
+/// Rejects a reservation of a deleted session, and has a deletion wait for the others: an erased user would be in the list of
+/// spend again.
+async fn check_exists(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let found = query(connection, KEEP_SESSION, &[&app, &user, &id]).await?;
+    if found.is_empty() { Err(SessionError::not_found(key)) } else { Ok(()) }
 }
 
 pub(super) async fn settle(

@@ -37,10 +37,13 @@ statements! {
         input_tokens, output_tokens, nanodollars) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
         ON CONFLICT (id) DO NOTHING RETURNING id";
     // NOTE: the condition and the change are one statement: no other worker can reserve in between.
-    RESERVE = "INSERT INTO stepfold_budgets (budget, reserved, settled) \
-        SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0 WHERE $2 <= CAST($3 AS BIGINT) \
-        ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2 \
-        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $3 RETURNING settled, reserved";
+    RESERVE = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until) \
+        SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0, CAST($3 AS BIGINT) WHERE $2 <= CAST($4 AS BIGINT) \
+        ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2, kept_until = $3 \
+        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $4 RETURNING settled, reserved";
+    // NOTE: some for each new one, so that no reservation waits for the deletion of many.
+    DROP_ENDED = "DELETE FROM stepfold_budgets WHERE budget IN (SELECT budget FROM stepfold_budgets \
+        WHERE kept_until < $1 AND reserved = 0 LIMIT 32) AND reserved = 0 RETURNING settled";
     BALANCE = "SELECT settled, reserved FROM stepfold_budgets WHERE budget = $1";
     // NOTE: a list of parameters, since the databases have no form for one of any length in common.
     WINDOW = "SELECT CAST(COALESCE(SUM(settled), 0) AS BIGINT), CAST(COALESCE(SUM(reserved), 0) AS BIGINT) \
@@ -135,6 +138,7 @@ pub(crate) async fn reserve(
     for part in &request.amounts {
         balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
     }
+    let has_new = request.amounts.iter().zip(&balances).any(|(part, found)| is_new(part, found));
     // NOTE: after all rows are locked: workers that reserve in other parts of a window have a row in common with these.
     for (part, found) in request.amounts.iter().zip(&mut balances).filter(|(part, _)| !part.beside.is_empty())
     {
@@ -146,7 +150,15 @@ pub(crate) async fn reserve(
             return Err(SessionError::budget_exhausted(found.clone(), part.amount, part.limit));
         }
     }
+    if has_new && !is_repeat {
+        rows.rows(DROP_ENDED, &[SqlValue::Int(request.at.as_micros())]).await?;
+    }
     Ok(balances)
+}
+
+/// Whether a reservation may have begun a window: then earlier ones may have ended.
+fn is_new(part: &BudgetAmount, found: &BudgetBalance) -> bool {
+    part.kept_until.is_some() && found.settled == 0 && found.reserved == part.amount
 }
 
 /// The settled and reserved amounts in the other parts of a rolling window.
@@ -160,9 +172,13 @@ async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u6
 }
 
 async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
-    let BudgetAmount { budget, amount, limit, .. } = part;
-    let values =
-        [SqlValue::Text(budget.as_str()), SqlValue::Int(to_db(*amount)), SqlValue::Int(to_db(*limit))];
+    let BudgetAmount { budget, amount, limit, kept_until, .. } = part;
+    let values = [
+        SqlValue::Text(budget.as_str()),
+        SqlValue::Int(to_db(*amount)),
+        SqlValue::OptionalInt(kept_until.map(Timestamp::as_micros)),
+        SqlValue::Int(to_db(*limit)),
+    ];
     match rows.rows(RESERVE, &values).await?.first() {
         Some(row) => balance_of(budget, row),
         None => Err(SessionError::budget_exhausted(balance(rows, budget).await?, *amount, *limit)),

@@ -10,3 +10,7 @@ CREATE TABLE stepfold_search_parts (
     checksum BIGINT NOT NULL, body BYTEA NOT NULL,
     PRIMARY KEY (number, shard, after)
 );
+
+-- The time from which the sums of a budget count for nothing, some time after the end of its window; NULL for none.
+ALTER TABLE stepfold_budgets ADD COLUMN kept_until BIGINT;
+CREATE INDEX stepfold_budgets_ended ON stepfold_budgets (kept_until) WHERE kept_until IS NOT NULL;

@@ -10,6 +10,7 @@ use rusqlite::{Connection, ToSql, params_from_iter};
 use super::error::failed;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
+use crate::ids::SessionKey;
 use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
@@ -77,7 +78,18 @@ pub(super) fn reserve(
     sqlite: &mut SqliteConnection,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
+    check_exists(&sqlite.connection, &request.key)?;
     at_once(budgets::reserve(&mut BudgetRows(&sqlite.connection), request))
+}
+
+/// Rejects a reservation of a deleted session: an erased user would be in the list of spend again.
+fn check_exists(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
+    let found = connection
+        .prepare_cached("SELECT 1 FROM stepfold_sessions WHERE app = ?1 AND user = ?2 AND id = ?3")
+        .and_then(|mut query| query.exists([app, user, id]))
+        .map_err(failed("find a session"))?;
+    if found { Ok(()) } else { Err(SessionError::not_found(key)) }
 }
 
 pub(super) fn settle(sqlite: &mut SqliteConnection, request: &SettleSpend) -> Result<bool, SessionError> {

@@ -33,6 +33,8 @@ pub struct BudgetAmount {
     pub limit: u64,
     /// Other parts of a rolling window: what is settled and reserved in them counts towards the limit as well.
     pub beside: Vec<BudgetId>,
+    /// The time from which the sums of the budget count for nothing; `None` for a budget without an end.
+    pub kept_until: Option<Timestamp>,
 }
 
 /// The maximum number of [other parts](BudgetAmount::beside) of a rolling window. Further ones do not count.
@@ -42,7 +44,16 @@ impl BudgetAmount {
     /// An amount in a budget with this limit, in the budget's unit.
     pub fn new(budget: BudgetId, amount: u64, limit: u64) -> Self {
         let (amount, limit) = (amount.min(MAX_BUDGET_AMOUNT), limit.min(MAX_BUDGET_AMOUNT));
-        BudgetAmount { budget, amount, limit, beside: Vec::new() }
+        BudgetAmount { budget, amount, limit, beside: Vec::new(), kept_until: None }
+    }
+
+    /// Sets the time from which the sums of the budget count for nothing: after the end of its window, and after the clocks
+    /// of all workers have passed it. A reservation that begins a window deletes some budgets whose time has come and in which
+    /// nothing is reserved, of any app. The last reservation decides.
+    #[must_use]
+    pub const fn kept_until(mut self, at: Timestamp) -> Self {
+        self.kept_until = Some(at);
+        self
     }
 
     /// Sets the other parts of a rolling window, at most [`MAX_WINDOW_PARTS`]. Workers whose clocks differ reserve in
@@ -136,6 +147,7 @@ impl ReserveSpend {
                 Some(known) => {
                     known.amount = known.amount.saturating_add(added.amount).min(MAX_BUDGET_AMOUNT);
                     known.limit = known.limit.min(added.limit);
+                    known.kept_until = known.kept_until.max(added.kept_until);
                 }
                 None => self.amounts.push(added),
             }

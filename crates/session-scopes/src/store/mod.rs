@@ -453,22 +453,23 @@ pub trait SessionStore: Send + Sync + 'static {
     /// A store without budgets keeps the default of this method and the next four; a runner with budgets refuses it.
     ///
     /// # Errors
-    /// [`SessionError::BudgetExhausted`], and nothing was changed; [`SessionError::Unsupported`].
+    /// [`SessionError::BudgetExhausted`], and nothing was changed; [`SessionError::NotFound`] without the session, so that an
+    /// erased user does not come back in the list of spend; [`SessionError::Unsupported`].
     ///
     /// # Examples
     /// ```
     /// # futures_util::FutureExt::now_or_never(async {
     /// use stepfold_session_scopes::{
-    ///     BudgetAmount, BudgetId, MemoryStore, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionKey,
-    ///     SessionStore, SettleSpend, SpendAmounts, Timestamp,
+    ///     BudgetAmount, BudgetId, CreateSession, MemoryStore, ReservationEnd, ReservationId, ReserveSpend, SessionError,
+    ///     SessionSchema, SessionStore, SettleSpend, SpendAmounts, Timestamp,
     /// };
     ///
-    /// let store = MemoryStore::new();
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// let key = store.create(CreateSession::new("my_app", "ada", &schema, at)?).await?.key;
     /// let budget = BudgetId::new("tokens of ada")?;
     /// let reserve = |id: &str| {
-    ///     let (key, at) = (SessionKey::new("my_app", "ada", "s1")?, Timestamp::from_micros(0));
     ///     let estimate = SpendAmounts::new(500, 100, None);
-    ///     let request = ReserveSpend::new(ReservationId::new(id)?, key, "gpt-5.4", estimate, at);
+    ///     let request = ReserveSpend::new(ReservationId::new(id)?, key.clone(), "gpt-5.4", estimate, at);
     ///     Ok::<_, SessionError>(request.with([BudgetAmount::new(budget.clone(), 600, 1_000)]))
     /// };
     /// assert_eq!(store.reserve(reserve("r1")?).await?[0].reserved, 600);

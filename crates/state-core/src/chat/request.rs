@@ -52,6 +52,26 @@ impl ChatRequest {
         ChatRequest { messages, ..ChatRequest::default() }
     }
 
+    /// The id of the model that is asked: by default this one; with the request's [model](ChatRequest::model), that one of the
+    /// same provider.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::chat::{ChatRequest, Transcript};
+    ///
+    /// let mut request = ChatRequest::new(Transcript::new());
+    /// assert_eq!(request.model_id("openai/gpt-5"), "openai/gpt-5");
+    /// request.model = Some("gpt-5-mini".to_owned());
+    /// assert_eq!(request.model_id("openai/gpt-5"), "openai/gpt-5-mini");
+    /// ```
+    pub fn model_id(&self, by_default: &str) -> String {
+        match (&self.model, by_default.split_once('/')) {
+            (None, _) => by_default.to_owned(),
+            (Some(other), Some((provider, _))) => format!("{provider}/{other}"),
+            (Some(other), None) => other.clone(),
+        }
+    }
+
     /// Sets the tools.
     #[must_use]
     pub fn with_tools(mut self, tools: impl Into<Arc<[ToolSpec]>>) -> Self {

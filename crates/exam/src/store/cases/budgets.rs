@@ -11,8 +11,8 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd, ReserveSpend,
-    RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
+    AppendEvent, CreateSession, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd,
+    ReserveSpend, RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
 
@@ -27,6 +27,8 @@ cases! {
     open_reservations_of_a_session_count_as_their_estimates,
     a_deleted_session_leaves_no_open_reservation,
     a_rewound_session_leaves_no_open_reservation,
+    a_session_that_does_not_exist_reserves_nothing,
+    the_sums_of_ended_windows_are_deleted_once_nothing_is_reserved,
     the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
     the_parts_of_a_rolling_window_count_together,
     reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit,
@@ -39,6 +41,11 @@ impl CaseContext {
     /// A budget of this case only: the store may have those of others.
     fn budget(&self, name: &str) -> Result<BudgetId, SessionError> {
         BudgetId::new(format!("{}/{name}", self.app))
+    }
+
+    /// A session that spends.
+    async fn session(&self, id: &str) -> Result<SessionKey, CaseFault> {
+        Ok(self.create(&schema()?, id, json!({})).await?.key)
     }
 
     fn reservation(&self, id: &str) -> Result<ReservationId, SessionError> {
@@ -85,7 +92,7 @@ impl CaseContext {
 }
 
 async fn a_reservation_counts_until_it_is_settled(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     ensure_eq!(context.sums("day").await?, (0, 0));
     let made = context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
     ensure_eq!(made, [BudgetBalance::new(context.budget("day")?, 0, 60)]);
@@ -107,7 +114,7 @@ async fn a_reservation_counts_until_it_is_settled(context: CaseContext) -> Store
 }
 
 async fn a_reservation_is_made_in_all_budgets_or_in_none(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     context.reserve(&key, "r1", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)]).await?;
     ensure_error!(
         context.reserve(&key, "r2", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)]).await,
@@ -128,7 +135,7 @@ async fn a_reservation_is_made_in_all_budgets_or_in_none(context: CaseContext) -
 }
 
 async fn a_limit_below_the_first_reservation_holds(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     let refused = context.reserve(&key, "r1", &[("day", 11, 10)]).await;
     ensure_error!(refused, SessionError::BudgetExhausted { settled: 0, reserved: 0, .. });
     ensure_eq!(context.sums("day").await?, (0, 0));
@@ -137,7 +144,7 @@ async fn a_limit_below_the_first_reservation_holds(context: CaseContext) -> Stor
 }
 
 async fn a_repeated_reservation_or_settlement_counts_once(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
     let again = context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
     ensure_eq!(again, [BudgetBalance::new(context.budget("day")?, 0, 60)]);
@@ -150,7 +157,7 @@ async fn a_repeated_reservation_or_settlement_counts_once(context: CaseContext) 
 }
 
 async fn a_released_reservation_leaves_nothing(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
     let release = SettleSpend::new(context.reservation("r1")?, ReservationEnd::Release);
     ensure!(context.store.settle(release.clone()).await?, "r1 was open");
@@ -191,7 +198,7 @@ async fn an_append_that_fails_settles_nothing(context: CaseContext) -> StoreCase
 }
 
 async fn open_reservations_of_a_session_count_as_their_estimates(context: CaseContext) -> StoreCaseResult {
-    let (key, other) = (context.key("s1")?, context.key("s2")?);
+    let (key, other) = (context.session("s1").await?, context.session("s2").await?);
     context.reserve(&key, "r1", &[("day", 10, 100)]).await?;
     context.reserve(&key, "r2", &[("day", 20, 100)]).await?;
     context.reserve(&other, "r3", &[("day", 30, 100)]).await?;
@@ -234,10 +241,53 @@ async fn a_rewound_session_leaves_no_open_reservation(context: CaseContext) -> S
     Ok(())
 }
 
+async fn a_session_that_does_not_exist_reserves_nothing(context: CaseContext) -> StoreCaseResult {
+    let key = context.key("s1")?;
+    let refused = context.reserve(&key, "r1", &[("day", 10, 100)]).await;
+    ensure_error!(refused, SessionError::NotFound { .. });
+    let key = context.session("s1").await?;
+    context.store.delete(DeleteSession::new(key.clone())).await?;
+    let refused = context.reserve(&key, "r1", &[("day", 10, 100)]).await;
+    ensure_error!(refused, SessionError::NotFound { .. });
+    ensure_eq!(context.sums("day").await?, (0, 0));
+    ensure_eq!(context.store.spend(ListSpend::new(key.app)).await?.len(), 0);
+    Ok(())
+}
+
+async fn the_sums_of_ended_windows_are_deleted_once_nothing_is_reserved(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    let windows = [("r1", "day1", 10), ("r2", "day2", 20), ("r3", "day3", 30)];
+    for (id, budget, end) in windows {
+        let amount = BudgetAmount::new(context.budget(budget)?, 10, 100).kept_until(at(end));
+        context.store.reserve(context.reserving(&key, id, &[("ever", 1, 100)])?.with([amount])).await?;
+    }
+    context.store.settle(context.settling("r1", &[("day1", 10)])?).await?;
+    // A day later than the end of two: the one with an open request is kept, and the budget without an end.
+    let later = async |id: &str, budget: &str| {
+        let amount = BudgetAmount::new(context.budget(budget)?, 10, 100).kept_until(at(60));
+        let mut request = context.reserving(&key, id, &[])?.with([amount]);
+        request.at = at(25);
+        Ok::<_, CaseFault>(context.store.reserve(request).await?)
+    };
+    later("r4", "day4").await?;
+    ensure_eq!(context.sums("day1").await?, (0, 0));
+    ensure_eq!(context.sums("day2").await?, (0, 10));
+    ensure_eq!(context.sums("day3").await?, (0, 10));
+    ensure_eq!(context.sums("ever").await?, (1, 2));
+    context.store.settle(context.settling("r2", &[("day2", 10)])?).await?;
+    later("r5", "day5").await?;
+    ensure_eq!(context.sums("day2").await?, (0, 0));
+    // The list of spend has all requests.
+    ensure_eq!(context.store.spend(ListSpend::new(key.app)).await?.len(), 5);
+    Ok(())
+}
+
 async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
     context: CaseContext,
 ) -> StoreCaseResult {
-    let (key, other) = (context.key("s1")?, context.key("s2")?);
+    let (key, other) = (context.session("s1").await?, context.session("s2").await?);
     let under = |request: ReserveSpend, token: Option<u64>| request.under_claim(token, at(60));
     for (key, id, token) in [(&key, "r1", None), (&key, "r2", Some(3)), (&other, "r3", Some(3))] {
         context.store.reserve(under(context.reserving(key, id, &[("day", 10, 100)])?, token)).await?;
@@ -277,7 +327,7 @@ impl CaseContext {
 }
 
 async fn the_parts_of_a_rolling_window_count_together(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     context.reserve(&key, "r1", &[("part1", 60, 100)]).await?;
     context.store.settle(context.settling("r1", &[("part1", 50)])?).await?;
     context.reserve(&key, "r2", &[("part2", 30, 100)]).await?;
@@ -301,7 +351,7 @@ async fn the_parts_of_a_rolling_window_count_together(context: CaseContext) -> S
 async fn reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit(
     context: CaseContext,
 ) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     let requests: Result<Vec<_>, SessionError> = (0..64)
         .map(|index| {
             let parts = if index % 2 == 0 { ("part1", "part2") } else { ("part2", "part1") };
@@ -316,7 +366,7 @@ async fn reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit(
 }
 
 async fn sixty_four_reservations_at_once_never_exceed_the_limit(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     let names: Vec<String> = (0..64).map(|index| format!("r{index}")).collect();
     let both = [("user", 10, 100), ("app", 10, 1_000)];
     let made = join_all(names.iter().map(|id| context.reserve(&key, id, &both))).await;
@@ -348,8 +398,9 @@ async fn a_fork_inherits_no_spend_and_a_rewind_refunds_none(context: CaseContext
 }
 
 async fn spend_is_listed_in_pages(context: CaseContext) -> StoreCaseResult {
-    let key = context.key("s1")?;
+    let key = context.session("s1").await?;
     let bob = SessionKey::new(context.app.as_str(), "bob", "s1")?;
+    context.store.create(CreateSession::with_key(bob.clone(), &schema()?, at(0))).await?;
     for (id, key, second) in [("r3", &key, 5), ("r1", &bob, 9), ("r2", &key, 9)] {
         let mut request = context.reserving(key, id, &[])?;
         request.at = at(second);

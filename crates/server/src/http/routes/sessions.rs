@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
-use stepfold_runner::SessionHandle;
+use stepfold_runner::{SessionHandle, exhausted_budget};
 use stepfold_session_scopes::{
     CommittedEvent, ErrorKind, EventRange, ListForks, ListSessions, Session, SessionCursor,
     SessionStore as _, UserId,
@@ -30,7 +30,9 @@ use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 use crate::http::rows::import_mark::ImportedRow;
 use crate::http::rows::overview::{Overview, OverviewDepth, RunsOf, overviews};
 use crate::http::rows::session_status::{LastRun, Status};
-use crate::http::rows::{RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow, short};
+use crate::http::rows::{
+    BudgetQuestionRow, RequestRow, SessionDetail, SessionRow, SessionRows, WaitingRow, short,
+};
 
 /// The most that a page has.
 const MOST: usize = 1_000;
@@ -270,11 +272,14 @@ pub(super) async fn read(request: ApiRequest<SessionTarget>) -> Result<Json<Sess
     row.status = Some(Status::decide(session, &stored, &run));
     row.forks = forks;
     row.imported = ImportedRow::of(&first);
+    let question = stored.events.last().and_then(|newest| exhausted_budget(&newest.event));
+    let question = question.filter(|_| row.status == Some(Status::Waiting));
     Ok(Json(SessionDetail {
         session: row,
         running: session.running().map(|running| running.id().to_string()),
         unfinished: !matches!(run, LastRun::Ended),
         pending: run.pending().iter().map(RequestRow::of).collect(),
+        budget: question.as_ref().map(BudgetQuestionRow::of),
         invalid: match run {
             LastRun::Invalid(why) => Some(why),
             LastRun::Ended | LastRun::Unfinished(_) => None,

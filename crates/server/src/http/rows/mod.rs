@@ -1,6 +1,7 @@
 //! The rows of the API: its own shapes of sessions and commits, apart from what is stored.
 
 mod app;
+mod budget;
 mod convert;
 mod event;
 pub(super) mod import_mark;
@@ -18,6 +19,7 @@ pub(super) use self::app::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,
     ToolRow,
 };
+pub(super) use self::budget::BudgetQuestionRow;
 pub(super) use self::convert::{exit, json, short};
 pub(super) use self::event::{EventRow, EventRows, ItemRow, UsageRow, WriteRow, WriterRow};
 pub(super) use self::request::{CallRow, DecisionRow, RequestRow};

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stepfold_runner::{RunReport, RunStatus};
 
+use super::budget::BudgetQuestionRow;
 use super::convert::exit;
 use super::event::UsageRow;
 use super::request::RequestRow;
@@ -45,6 +46,9 @@ pub(in crate::http) struct RunRow {
     pub(in crate::http) exit: Option<Value>,
     /// The requests that it waits for.
     pub(in crate::http) pending: Vec<RequestRow>,
+    /// The budget that it waits for, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::http) budget: Option<BudgetQuestionRow>,
     /// The version of the session after it.
     pub(in crate::http) version: u64,
     pub(in crate::http) usage: UsageRow,
@@ -78,6 +82,7 @@ impl RunRow {
             output: report.output,
             exit: ended,
             pending,
+            budget: report.budget.as_deref().map(BudgetQuestionRow::of),
             version: report.version,
             usage: report.usage.into(),
         }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_session_scopes::Session;
 
+use super::budget::BudgetQuestionRow;
 use super::import_mark::ImportedRow;
 use super::request::RequestRow;
 use super::session_status::Status;
@@ -67,6 +68,9 @@ pub(in crate::http) struct SessionDetail {
     pub(in crate::http) unfinished: bool,
     /// The requests that wait for decisions.
     pub(in crate::http) pending: Vec<RequestRow>,
+    /// The budget that its last run waits for, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::http) budget: Option<BudgetQuestionRow>,
     /// Why its last run cannot be restored, with the status `invalid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) invalid: Option<String>,

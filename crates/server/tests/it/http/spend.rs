@@ -62,11 +62,20 @@ async fn a_run_that_waits_for_a_budget_is_listed_as_waiting() {
     say(&site, "ada", "s1").await;
     let listed = site.get("ada", "/sessions").await.json();
     assert_eq!(listed["sessions"][0]["status"], "waiting", "{listed}");
-    assert_eq!(site.get("ada", "/sessions/s1").await.json()["status"], "waiting");
+    let detail = site.get("ada", "/sessions/s1").await.json();
+    assert_eq!(detail["status"], "waiting");
+    let question = &detail["budget"];
+    assert_eq!((&question["name"], &question["scope"]), (&json!("none"), &json!("app clerk")));
+    let amounts = ["spent", "reserved", "limit", "requested"].map(|name| question[name].as_u64().unwrap());
+    assert_eq!((amounts, &question["unit"]), ([0, 0, 0, 1], &json!("requests")));
+    site.post("ada", "/sessions", json!({"id": "s2"})).await;
+    let run = site.post("ada", "/sessions/s2/run", json!({"text": "hello"})).await.json();
+    assert_eq!((&run["status"], &run["budget"]["name"]), (&json!("suspended"), &json!("none")));
     let events = site.get("ada", "/sessions/s1/events").await.json();
     let failure =
         events["events"].as_array().unwrap().last().unwrap()["failure"].as_str().unwrap().to_owned();
     assert!(failure.contains("budget `none` of app clerk exhausted"), "{failure}");
     assert_eq!(site.post("ada", "/sessions/s1/abandon", json!({})).await.status.as_u16() / 100, 2);
-    assert_eq!(site.get("ada", "/sessions/s1").await.json()["status"], "idle");
+    let detail = site.get("ada", "/sessions/s1").await.json();
+    assert_eq!((&detail["status"], &detail["budget"]), (&json!("idle"), &serde_json::Value::Null));
 }
