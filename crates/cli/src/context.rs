@@ -24,6 +24,7 @@ use crate::archive::{ARCHIVE_APP, AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
+use crate::form::redact::FileRedaction;
 use crate::migrate::{session_schema, untyped};
 use crate::model::{FailedRequests, ModelSource};
 use crate::show;
@@ -70,6 +71,8 @@ pub(crate) struct LoadedAgent {
     pub(crate) when_changed: WhenChanged,
     /// Its budgets.
     pub(crate) budgets: Vec<Budget>,
+    /// Its redaction.
+    pub(crate) redaction: Option<FileRedaction>,
     /// Its file, and those that it names.
     pub(crate) texts: AgentBundle,
     /// The programs and addresses that its earlier versions may use, beside those of today.
@@ -91,6 +94,7 @@ impl LoadedAgent {
         let file = AgentFile::read_with(&models.files, path, settings)??;
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let (budgets, former_programs) = (file.budgets(), file.former_programs().to_vec());
+        let redaction = file.redaction();
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -124,6 +128,7 @@ impl LoadedAgent {
             prices,
             when_changed,
             budgets,
+            redaction,
             texts,
             former_programs,
         })
@@ -230,11 +235,13 @@ impl CommandContext {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, texts, .. } = loaded;
+        let LoadedAgent { agent, schema, speakers, prices, when_changed, budgets, redaction, texts, .. } =
+            loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         let builder = with_budgets(Runner::builder(agent, store), &prices, budgets);
         let builder = builder.archive(archive);
+        let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim

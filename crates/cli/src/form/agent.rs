@@ -17,6 +17,7 @@ use stepfold::tools::Effect;
 
 use super::budget::BudgetForm;
 use super::by_type::by_type;
+use super::redact::RedactForm;
 
 /// An agent for `stepfold run` and `stepfold chat`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -77,6 +78,8 @@ pub(crate) struct AgentFileForm {
     pub(crate) prices: NamedValues<PriceForm>,
     /// Limits on what runs spend on models, over all sessions and processes. A request counts in each of them.
     pub(crate) budgets: Vec<BudgetForm>,
+    /// Replaces sensitive parts of messages, arguments, results and values before they are stored.
+    pub(crate) redact: Option<RedactForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
     /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one

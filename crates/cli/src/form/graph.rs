@@ -10,6 +10,7 @@ use super::agent::{
 };
 use super::budget::BudgetForm;
 use super::by_type::by_type;
+use super::redact::RedactForm;
 
 by_type!(AgentForm, "string or object", text => AgentForm::File, table => AgentForm::Inline);
 by_type!(AnswersForm, "string or object", text => AnswersForm::Key, table => AnswersForm::Fields);
@@ -51,6 +52,8 @@ pub(crate) struct GraphForm {
     /// Limits on what runs spend on models, its agents included, over all sessions and processes. A request counts in each
     /// of them. Those in the files of its agents do not count here.
     pub(crate) budgets: Vec<BudgetForm>,
+    /// Replaces sensitive parts of messages, arguments, results and values before they are stored.
+    pub(crate) redact: Option<RedactForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
     /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one

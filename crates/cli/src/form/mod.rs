@@ -8,6 +8,7 @@ pub(crate) mod graph;
 mod nearest;
 mod placeholders;
 mod read;
+pub(crate) mod redact;
 mod schema;
 
 pub(crate) use self::faults::{FaultCollector, FileFaults};

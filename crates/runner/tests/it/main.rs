@@ -51,6 +51,7 @@ mod outages;
 mod pinned;
 mod questions;
 mod recover;
+mod redaction;
 mod run_as;
 mod scopes;
 mod session_log;
