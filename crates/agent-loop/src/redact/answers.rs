@@ -81,11 +81,15 @@ impl Answering<'_> {
                 }
             }),
             RunAnswer::Outcomes(mut outcomes) => {
-                outcomes.iter_mut().for_each(|outcome| self.outcome(outcome));
+                for outcome in &mut outcomes {
+                    self.outcome(outcome);
+                }
                 RunAnswer::Outcomes(outcomes)
             }
             RunAnswer::Asks { place, mut requests } => {
-                requests.iter_mut().for_each(|request| self.request(place, request));
+                for request in &mut requests {
+                    self.request(place, request);
+                }
                 RunAnswer::Asks { place, requests }
             }
             answer => answer,

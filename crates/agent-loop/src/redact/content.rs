@@ -116,15 +116,12 @@ impl<'a> ContentRedactor<'a> {
 
     /// Replaces parts of the arguments of a call.
     pub fn arguments(&mut self, arguments: &mut Arguments) -> bool {
-        let replaced = match arguments.as_object() {
-            Some(object) => {
-                let mut object = object.clone();
-                self.fields(&mut object).then(|| Arguments::from(object))
-            }
-            None => {
-                let mut text = arguments.to_text().into_owned();
-                self.string(&mut text).then(|| Arguments::parse(text))
-            }
+        let replaced = if let Some(object) = arguments.as_object() {
+            let mut object = object.clone();
+            self.fields(&mut object).then(|| Arguments::from(object))
+        } else {
+            let mut text = arguments.to_text().into_owned();
+            self.string(&mut text).then(|| Arguments::parse(text))
         };
         replaced.map(|replaced| *arguments = replaced).is_some()
     }

@@ -160,10 +160,10 @@ fn is_card(bytes: &[u8], range: Range<usize>) -> bool {
         || bytes.get(range.end).is_some_and(|after| is_word(*after));
     let digits: Vec<u32> =
         bytes[range].iter().filter(|byte| byte.is_ascii_digit()).map(|byte| u32::from(byte - b'0')).collect();
-    let is_of_network = match (digits.len(), digits[0], digits[1]) {
-        (13, 4, _) | (14, 3, 0 | 6 | 8 | 9) | (15, 3, 4 | 7) | (15, 2, _) | (16..=19, 2..=6, _) => true,
-        _ => false,
-    };
+    let is_of_network = matches!(
+        (digits.len(), digits[0], digits[1]),
+        (13, 4, _) | (14, 3, 0 | 6 | 8 | 9) | (15, 3, 4 | 7) | (15, 2, _) | (16..=19, 2..=6, _)
+    );
     !is_inside && is_of_network && has_check_digit(&digits)
 }
 

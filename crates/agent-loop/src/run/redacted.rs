@@ -32,7 +32,7 @@ impl Run {
     /// The decisions of an event, each with its place and the id within the item there. The event is the next one.
     pub(crate) fn decided_places(&self, event: &EventKind) -> Vec<(usize, Option<String>, String)> {
         let EventKind::Decided { decisions, .. } = event else { return Vec::new() };
-        let places = self.item_decisions(event).into_iter().flat_map(|decided| {
+        let places = self.item_decisions(event).into_iter().filter_map(|decided| {
             // NOTE: by address, since two requests may have equal decisions.
             let is_same = |decision: &Decision| std::ptr::eq(decision, decided.decision);
             let id = decisions.iter().find(|(_, decision)| is_same(decision)).map(|(id, _)| id.clone());

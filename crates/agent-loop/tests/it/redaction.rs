@@ -71,7 +71,7 @@ fn names_of_fields_are_content() {
 struct Pieces(Vec<String>);
 
 impl ChatModel for Pieces {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "pieces"
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_agent_loop::{
-    ContentRedactor, Decisions, Edit, Event, FeedError, Input, ModelView, Redact, Run, RunAnswer,
+    ContentRedactor, Decisions, Edit, Event, FeedError, Input, ModelView, Redact, Run, RunAnswer, RunBuilder,
 };
 
 use crate::core::runner_core::RunnerCore;
@@ -56,6 +56,14 @@ impl RunnerCore {
         match self.rules() {
             Some(rules) => stepfold_agent_loop::redacted(rules, &text),
             None => text,
+        }
+    }
+
+    /// A run that is redacted, if the runner redacts.
+    pub(crate) fn redacting<'a>(&self, run: RunBuilder<'a>) -> RunBuilder<'a> {
+        match &self.redaction {
+            Some(redaction) => run.redact_with(Arc::clone(&redaction.redact), redaction.view),
+            None => run,
         }
     }
 

@@ -166,14 +166,10 @@ impl InvocationDriver<'_> {
             })
             .clock(RunClock::new(Arc::clone(&core.clock)))
             .decide_all(decisions);
-        let run = match &meter {
+        let run = core.redacting(match &meter {
             Some(meter) => run.meter_with(Arc::clone(meter) as Arc<dyn RequestMeter>),
             None => run,
-        };
-        let run = match &core.redaction {
-            Some(redaction) => run.redact_with(Arc::clone(&redaction.redact), redaction.view),
-            None => run,
-        };
+        });
         let observers = core.observers.of(&local.key);
         let run = match observers.is_empty() {
             true => run,
