@@ -128,16 +128,16 @@ async fn turn(runner: &Runner, seen: &mut Vec<String>) -> String {
         let invocation = if let Some(message) = next.take() {
             session.send(message).await.unwrap()
         } else {
-                let decisions = pending.iter().map(|request| {
-                    assert_clean(&format!("{request:?}"));
-                    let decision = match request.call.name.as_str() {
-                        "pay" => Decision::Approve,
-                        _ => Decision::modify(json!({"answer": "kim@example.org"})),
-                    };
-                    (request.id.clone(), decision)
-                });
-                let decisions: Decisions = decisions.collect::<Vec<_>>().into();
-                session.resume().decide_all(decisions).start().unwrap()
+            let decisions = pending.iter().map(|request| {
+                assert_clean(&format!("{request:?}"));
+                let decision = match request.call.name.as_str() {
+                    "pay" => Decision::Approve,
+                    _ => Decision::modify(json!({"answer": "kim@example.org"})),
+                };
+                (request.id.clone(), decision)
+            });
+            let decisions: Decisions = decisions.collect::<Vec<_>>().into();
+            session.resume().decide_all(decisions).start().unwrap()
         };
         let events = invocation.subscribe(0).map(|event| format!("{event:?}")).collect::<Vec<_>>().await;
         seen.extend(events);
