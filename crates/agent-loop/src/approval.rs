@@ -53,6 +53,9 @@ pub struct ApprovalRequest {
     pub token: Option<String>,
     /// When waiting for it ends.
     pub deadline: Option<SystemTime>,
+    /// Whether sensitive parts of what is shown were [replaced](crate::Redact). A call that is approved runs with its original
+    /// arguments in the process that has them; after a restart it does not run.
+    pub is_redacted: bool,
     /// The JSON Schema that modified arguments must fit, where a node or the question of a tool has given it.
     pub(crate) parameters: Option<Value>,
     /// The asking tool's own data, given back to it when it continues.
@@ -71,6 +74,7 @@ impl ApprovalRequest {
             message: None,
             token: None,
             deadline: None,
+            is_redacted: false,
             parameters: None,
             state: None,
         }
@@ -85,6 +89,13 @@ impl ApprovalRequest {
     /// given it.
     pub fn schema(&self) -> Option<&Value> {
         self.parameters.as_ref().filter(|schema| **schema != Value::Bool(false))
+    }
+
+    /// The same request with the question as its tool asked it.
+    pub(crate) fn with_question(&self, question: InputRequest) -> Self {
+        let InputRequest { message, details, state, .. } = question;
+        let call = ToolCall::new(&*self.call.id, &*self.call.name, Arguments::from(details));
+        ApprovalRequest { message: Some(message), call, state, ..self.clone() }
     }
 
     /// The question of a tool, as it was asked.
@@ -474,6 +485,8 @@ pub(crate) struct StoredRequest {
     /// In microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deadline: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    redacted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -499,7 +512,7 @@ pub(crate) fn whole_micros(at: SystemTime) -> SystemTime {
 impl From<ApprovalRequest> for StoredRequest {
     fn from(request: ApprovalRequest) -> Self {
         let ApprovalRequest { id, call, inputs_from_state, reason, times, message, .. } = request;
-        let ApprovalRequest { token, deadline, parameters, state, .. } = request;
+        let ApprovalRequest { token, deadline, is_redacted, parameters, state, .. } = request;
         StoredRequest {
             format: REQUEST_FORMAT,
             id,
@@ -513,6 +526,7 @@ impl From<ApprovalRequest> for StoredRequest {
             message,
             token,
             deadline: deadline.map(micros),
+            redacted: is_redacted,
             parameters,
             state,
         }
@@ -525,7 +539,8 @@ impl TryFrom<StoredRequest> for ApprovalRequest {
 
     fn try_from(stored: StoredRequest) -> Result<Self, Self::Error> {
         let StoredRequest { format, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
-        let StoredRequest { reason, times, message, token, deadline, parameters, state, .. } = stored;
+        let StoredRequest { reason, times, message, token, deadline, redacted, parameters, state, .. } =
+            stored;
         check_format::<Self::Error>("an approval request", format, REQUEST_FORMAT)?;
         let deadline = deadline.and_then(of_micros);
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
@@ -538,6 +553,7 @@ impl TryFrom<StoredRequest> for ApprovalRequest {
             message,
             token,
             deadline,
+            is_redacted: redacted,
             parameters,
             state,
         })

@@ -131,6 +131,7 @@ mod observe;
 mod outcome;
 mod planned;
 mod ports;
+mod redact;
 mod replay;
 mod request_text;
 mod run;
@@ -168,11 +169,15 @@ pub use crate::observe::{DynObserver, EventRefused, Observer, ObserverError, Run
 pub use crate::outcome::{Outcome, OutputError};
 pub use crate::planned::{JoinArrivals, NodeOutcome, NodeStatus, PlannedBranch, RecordedRoute};
 pub use crate::ports::{Clock, Ids, RandomIds, TokioClock};
+pub use crate::redact::{
+    ContentRedactor, ModelView, Redact, Redaction, RedactionError, RedactionNote, SensitiveData,
+    SensitivePart, redacted,
+};
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     AgentUpgrade, AnsweredItem, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, Input,
-    ItemOutcome, LoadError, OutputDisposition, PendingHook, RecordedCall, RecordedOutcome, Run, RunAnswer,
-    RunNeed, SharedValue, StepEnd, TouchedWork, UnknownCall, WorkOutcome,
+    ItemOutcome, LoadError, NEWEST_FORMAT_VERSION, OutputDisposition, PendingHook, RecordedCall,
+    RecordedOutcome, Run, RunAnswer, RunNeed, SharedValue, StepEnd, TouchedWork, UnknownCall, WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

@@ -261,9 +261,11 @@ impl ReplayedRun {
         if adopt_tools(&mut compared.kind, &recorded.kind) && self.other_tools.is_none() {
             self.other_tools = Some(at(Difference::Tools { changes: Vec::new() }));
         }
+        adopt_redaction(&mut compared, recorded);
         if compared != *recorded {
             return Err(at(first_difference(recorded, &compared)));
         }
+        let made = Event { redacted: recorded.redacted.clone(), ..made };
         self.run.commit(made).map_err(|error| at(Difference::Refused(error)))
     }
 
@@ -296,6 +298,9 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
         return Ok(recorded.clone());
     }
     recorded.whole_outcomes().map_err(refused)?;
+    if is_decided_by_originals(recorded) && recorded_answer(recorded, run).is_some() {
+        return Ok(recorded.clone());
+    }
     if let Some(CallContradiction { call, recorded, replayed }) = run.contradiction(recorded) {
         return Err(Box::new(Difference::Call { call, recorded, replayed }));
     }
@@ -322,6 +327,25 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
     adopt_inputs(&mut made.kind, &recorded.kind);
     adopt_beginning(&mut made, recorded, run);
     Ok(made)
+}
+
+/// Whether the run decided by content that was replaced before it was stored: a reply, decisions, or an edit.
+const fn is_decided_by_originals(recorded: &Event) -> bool {
+    recorded.redacted.is_some()
+        && matches!(
+            recorded.kind,
+            EventKind::Replied { .. } | EventKind::Decided { .. } | EventKind::Edited { .. }
+        )
+}
+
+/// Takes the number of replaced parts from the record: a replay is made of what was stored.
+fn adopt_redaction(made: &mut Event, recorded: &Event) {
+    made.redacted.clone_from(&recorded.redacted);
+    if let (EventKind::Inner { event, .. }, EventKind::Inner { event: recorded, .. }) =
+        (&mut made.kind, &recorded.kind)
+    {
+        adopt_redaction(event, recorded);
+    }
 }
 
 /// The run with the ids of these decisions, if they are those of another run: of the session that this one

@@ -14,6 +14,9 @@ use crate::state_input::StateValue;
 /// The maximum length of arguments that stand in one line, in characters.
 const IN_LINE: usize = 200;
 
+/// The warning about a request of which the approver sees less than the call runs with.
+const REDACTED: &str = "sensitive parts are replaced in what is shown; the call runs with the original input, or, after a restart, not at all";
+
 impl ApprovalRequest {
     /// The request as text for an approver: the tool, all of its arguments, what the state adds to them, how often it runs,
     /// and the [warnings](Self::warnings). Nothing is left out; invisible characters are escaped, as JSON does.
@@ -63,7 +66,8 @@ impl ApprovalRequest {
         text
     }
 
-    /// The warnings about the arguments for an approver: see [`warnings`](stepfold_state_core::warnings).
+    /// The warnings about the arguments for an approver: see [`warnings`](stepfold_state_core::warnings). One of them says that
+    /// sensitive parts [were replaced](ApprovalRequest::is_redacted).
     pub fn warnings(&self) -> Vec<String> {
         let arguments = match self.call.arguments.as_object() {
             Some(fields) => Value::Object(fields.clone()),
@@ -71,7 +75,11 @@ impl ApprovalRequest {
         };
         let inputs = self.inputs_from_state.iter().map(|input| Value::from(input.value.to_string()));
         let message = self.message.as_deref().map(Value::from);
-        warnings(&std::iter::once(arguments).chain(message).chain(inputs).collect())
+        let mut warnings = warnings(&std::iter::once(arguments).chain(message).chain(inputs).collect());
+        if self.is_redacted {
+            warnings.push(REDACTED.to_owned());
+        }
+        warnings
     }
 
     fn arguments_text(&self) -> String {

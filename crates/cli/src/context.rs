@@ -24,6 +24,7 @@ use crate::archive::{ARCHIVE_APP, AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
+use crate::form::redact::FileRedaction;
 use crate::migrate::{session_schema, untyped};
 use crate::model::{FailedRequests, ModelSource};
 use crate::show;
@@ -72,6 +73,8 @@ pub(crate) struct LoadedAgent {
     pub(crate) when_changed: WhenChanged,
     /// Its budgets and rate limits.
     pub(crate) spend_limits: SpendLimits,
+    /// Its redaction.
+    pub(crate) redaction: Option<FileRedaction>,
     /// Its file, and those that it names.
     pub(crate) texts: AgentBundle,
     /// The programs and addresses that its earlier versions may use, beside those of today.
@@ -94,6 +97,7 @@ impl LoadedAgent {
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let spend_limits = SpendLimits { budgets: file.budgets(), rate_limits: file.rate_limits() };
         let former_programs = file.former_programs().to_vec();
+        let redaction = file.redaction();
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -127,6 +131,7 @@ impl LoadedAgent {
             prices,
             when_changed,
             spend_limits,
+            redaction,
             texts,
             former_programs,
         })
@@ -233,12 +238,15 @@ impl CommandContext {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
-        let LoadedAgent { agent, schema, speakers, prices, when_changed, spend_limits, texts, .. } = loaded;
+        let LoadedAgent {
+            agent, schema, speakers, prices, when_changed, spend_limits, redaction, texts, ..
+        } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         session_recall().connect(store.clone());
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
+        let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim

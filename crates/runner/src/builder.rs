@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepfold_agent_loop::{Agent, Ids, Observer};
+use stepfold_agent_loop::{Agent, Ids, ModelView, Observer, Redact};
 use stepfold_session_scopes::{
     AnyStore, AppId, SessionError, SessionKey, SessionSchema, SessionStore, WorkerId,
 };
@@ -17,6 +17,7 @@ use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
 use crate::core::process;
 use crate::core::programs::{AgentProgram, OlderAgents};
+use crate::core::redaction::SessionRedaction;
 use crate::core::runner_core::{Runner, RunnerCore};
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
@@ -44,6 +45,7 @@ pub struct RunnerBuilder {
     when_changed: WhenChanged,
     older: OlderAgents,
     budgets: BudgetPolicies,
+    redaction: Option<SessionRedaction>,
 }
 
 impl Runner {
@@ -76,6 +78,7 @@ impl Runner {
             when_changed: WhenChanged::default(),
             older: OlderAgents::default(),
             budgets: BudgetPolicies::default(),
+            redaction: None,
         }
     }
 }
@@ -302,11 +305,40 @@ impl RunnerBuilder {
         self
     }
 
+    /// Replaces sensitive parts of all content before it is stored: of messages, arguments, results, written values, questions, answers
+    /// and failures. Observers and subscribers see it as it is stored.
+    ///
+    /// The functions of tools get the arguments that the model has written, and [`ModelView`] says what the model is shown of the current
+    /// run. Both last as long as the run stays in memory: after a restart the model is shown what is stored, and a call of
+    /// whose arguments something was replaced does not run. It is answered to the model as lost. Values of the state are replaced in memory
+    /// as well, except those of `temp:` keys.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, ModelView, Redaction};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: noted")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new());
+    /// let runner = runner.redact(Redaction::all(), ModelView::Keep).build();
+    /// let outcome = runner.session("ada", "s1").await?.run("my card is 4111 1111 1111 1111").await?;
+    /// assert_eq!(outcome.transcript().to_string(), "user:      my card is [card]\nassistant: noted\n");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn redact(mut self, redact: impl Redact + 'static, view: ModelView) -> Self {
+        self.redaction = Some(SessionRedaction { redact: Arc::new(redact), view });
+        self
+    }
+
     /// Builds the runner.
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
         let (claims, abandon_after, when_changed) = (self.claims, self.abandon_after, self.when_changed);
-        let budgets = self.budgets;
+        let (budgets, redaction) = (self.budgets, self.redaction);
         let sessions = Mutex::new(SessionTable::new(self.max_paused));
         Runner(Arc::new(RunnerCore {
             program: AgentProgram::new(agent, schema),
@@ -322,6 +354,7 @@ impl RunnerBuilder {
             abandon_after,
             when_changed,
             budgets,
+            redaction,
             shutdown: RunnerShutdown::default(),
             changes: ChangeFeed::default(),
             heartbeat: HeartbeatRegistry::default(),

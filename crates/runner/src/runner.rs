@@ -136,6 +136,7 @@ impl Runner {
         let key = self.key(user, id)?;
         let failed = |error| RunnerError::store(&key, error);
         let request = CreateSession::with_key(key.clone(), &self.0.program.schema, self.0.clock.now());
+        let values = self.0.redacted_values(values);
         self.0.store.create(request.values(values).map_err(failed)?).await.map_err(failed)?;
         self.0.changes.notify(&key, 0, false);
         Ok(self.handle(key))

@@ -15,6 +15,7 @@ use stepfold_tools::CancellationToken;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Metering;
+use super::redaction::DriverRedaction;
 use super::step_event::{AttemptEnd, EndedAttempt, InnerNotice, StepEvent};
 use crate::agent::{BranchEnd, Emitter, NotBegun};
 use crate::approval::Decision;
@@ -36,6 +37,7 @@ pub(super) struct AttemptPool<'a> {
     clock: Arc<dyn Clock + 'a>,
     /// That of the run around them.
     metering: Metering,
+    redaction: DriverRedaction,
 }
 
 /// The attempts that were started, and the channel for their notices.
@@ -53,8 +55,8 @@ impl RunningAttempts<'_> {
 }
 
 impl<'a> AttemptPool<'a> {
-    pub(super) fn new(clock: Arc<dyn Clock + 'a>, metering: Metering) -> Self {
-        AttemptPool { started: None, clock, metering }
+    pub(super) fn new(clock: Arc<dyn Clock + 'a>, metering: Metering, redaction: DriverRedaction) -> Self {
+        AttemptPool { started: None, clock, metering, redaction }
     }
 
     /// The next notice, or the next end, with those of functions that end at the same moment; `None` if nothing is
@@ -109,7 +111,7 @@ impl<'a> AttemptPool<'a> {
                 };
                 match child {
                     Ok(child) => {
-                        AttemptFuture::Run(self.drive_inner_run(place, child, task.decisions(), own.clone()))
+                        AttemptFuture::Run(self.drive_inner_run(place, child, &task.decisions(), own.clone()))
                     }
                     Err(begun) => AttemptFuture::NotBegun(begun),
                 }
@@ -150,7 +152,7 @@ impl<'a> AttemptPool<'a> {
     ) -> BoxFuture<'a, Result<Outcome, RunError>> {
         let decisions = own_decisions(&child, decisions);
         let running = child.resume().clock(Arc::clone(&self.clock)).cancel_with(stop).decide_all(decisions);
-        let running = running.metering(self.metering.inside(place));
+        let running = running.metering(self.metering.inside(place)).redaction(self.redaction.clone());
         running.observe(NoticeSender { place, notice_sender: self.notice_sender() }).into_future()
     }
 

@@ -7,6 +7,7 @@ mod call_answers;
 mod hooks;
 mod model;
 mod options;
+mod redaction;
 mod step;
 mod step_event;
 mod step_failure;
@@ -21,6 +22,7 @@ use stepfold_tools::CancellationToken;
 
 pub use self::call_answers::{CallAnswer, CallAnswers, StartingCall};
 pub use self::options::RunBuilder;
+use self::redaction::DriverRedaction;
 use self::step_failure::refusal;
 pub use self::stream::RunStream;
 use crate::agent::HookPoint;
@@ -31,6 +33,7 @@ use crate::exit::{Breakpoint, Exit, Pause};
 use crate::meter::{MeteredRequest, RequestEnd, RequestMeter};
 use crate::observe::{DynObserver, Observer, ObserverError, RunEvent};
 use crate::ports::Clock;
+use crate::redact::{KeptOriginals, ReplyRedaction};
 use crate::run::{Event, Run, RunAnswer, RunNeed};
 use crate::run_error::RunFault;
 use stepfold_state_core::chat::{ChatRequest, Message, NextAttempt};
@@ -91,6 +94,7 @@ struct DriverOptions<'a> {
     suspension: CancellationToken,
     inbox: Option<SteeringInbox<'a>>,
     metering: Metering,
+    redaction: DriverRedaction,
 }
 
 /// The meter of requests to models, and the place at which the run is inside of others.
@@ -149,13 +153,16 @@ struct RunDriver<'a> {
     started_at: Duration,
     /// The duration of the run until then.
     elapsed_before: Duration,
+    /// The part of a reply that observers are not shown yet, since it may become sensitive.
+    reply: ReplyRedaction,
 }
 
 impl<'a> RunDriver<'a> {
     /// The driver takes the run over as it is.
     fn new(run: &Run, options: DriverOptions<'a>, clock: Arc<dyn Clock + 'a>) -> Self {
         let (started_at, elapsed_before) = (clock.now(), run.elapsed());
-        RunDriver { options, replied: None, first_step: run.steps(), clock, started_at, elapsed_before }
+        let (first_step, reply) = (run.steps(), ReplyRedaction::default());
+        RunDriver { options, replied: None, first_step, clock, started_at, elapsed_before, reply }
     }
 
     fn elapsed(&self) -> Duration {
@@ -216,14 +223,19 @@ impl<'a> RunDriver<'a> {
 
     /// Commits the event of an answer, after the observers.
     async fn commit(&mut self, run: &mut Run, answer: RunAnswer) -> Result<(), RunFault> {
-        let event = Box::new(run.feed(answer, self.elapsed()).map_err(RunFault::from)?);
-        self.commit_event(run, event).await
+        let (event, kept) = self.event_of(run, answer)?;
+        self.commit_event(run, event, kept).await
     }
 
     /// Notifies the observer of an event, and then commits it. After a [refusal](RunFault::Commit) nothing
     /// may be committed: the observer may have stored the event. After any other fault the event is
     /// committed.
-    async fn commit_event(&mut self, run: &mut Run, event: Box<Event>) -> Result<(), RunFault> {
+    async fn commit_event(
+        &mut self,
+        run: &mut Run,
+        event: Box<Event>,
+        kept: KeptOriginals,
+    ) -> Result<(), RunFault> {
         let dropped = run.view().dropped();
         let event = RunEvent::Committed(event);
         let observed = self.observe(&event).await;
@@ -232,6 +244,7 @@ impl<'a> RunDriver<'a> {
         // commit anything after it could fork the record, so everything stops here.
         let notified = observed.map_err(|source| refusal(run, &event, source))?;
         run.follow(&event).map_err(RunFault::from)?;
+        run.keep_originals(kept);
         notified?;
         if run.view().dropped() > dropped {
             let words = run.view().to_string();
@@ -271,7 +284,7 @@ impl<'a> RunDriver<'a> {
     async fn notify(&mut self, event: impl FnOnce() -> RunEvent) -> Result<(), RunFault> {
         match self.options.observers.is_empty() {
             true => Ok(()),
-            false => self.options.observers.observe(&event()).await.map_err(RunFault::Observer),
+            false => self.notify_redacted(event()).await,
         }
     }
 

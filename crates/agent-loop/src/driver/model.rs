@@ -131,13 +131,16 @@ impl RunDriver<'_> {
     async fn reply(&mut self, run: &Run, request: ChatRequest) -> Result<Reply, NoReply> {
         let config = run.agent().config();
         let model = request.model_id(config.model.id());
+        // The model may be shown more than what is stored, and observers are not.
+        let stored = request;
+        let request = run.with_originals(stored.clone());
         self.admit(run, &model, &request).await?;
         let requires_call = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
         if !self.options.observers.is_empty() {
             let asking = RunEvent::Asking {
                 step: run.steps() + 1,
                 model: config.model.id().to_owned(),
-                request: Box::new(request.clone()),
+                request: Box::new(stored),
             };
             if let Err(fault) = self.notify(|| asking).await {
                 // It was not sent.
@@ -179,7 +182,13 @@ impl RunDriver<'_> {
         request: KeptRequest,
         forwarding: ChunkForwarding,
     ) -> Result<Reply, NoReply> {
-        let read = self.read(run, stream, request, forwarding).await;
+        self.drop_rest();
+        let mut read = self.read(run, stream, request, forwarding).await;
+        if read.is_ok()
+            && let Err(fault) = self.show_rest().await
+        {
+            read = Err(NoReply::Failed(fault));
+        }
         if let Err(no_reply) = &read
             && !no_reply.is_unmetered()
         {

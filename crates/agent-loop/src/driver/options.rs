@@ -8,6 +8,7 @@ use stepfold_state_core::chat::Message;
 use stepfold_tools::CancellationToken;
 use tokio::sync::mpsc;
 
+use super::redaction::DriverRedaction;
 use super::{CallAnswers, DriverOptions, Metering, RunDriver, drive};
 use crate::agent::{Agent, AgentBuilder};
 use crate::approval::{Approver, Decision};
@@ -17,6 +18,7 @@ use crate::meter::RequestMeter;
 use crate::observe::{Observer, RunEvent};
 use crate::outcome::Outcome;
 use crate::ports::{Clock, Ids, RandomIds, TokioClock};
+use crate::redact::{ModelView, Redact, RunRedaction};
 use crate::run::{Input, Run};
 use crate::run_error::{RunError, RunFault};
 
@@ -270,6 +272,33 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
+    /// Redacts the run: sensitive parts of its content are replaced before recorder, observers and subscribers have them. The functions
+    /// of tools get arguments as the model has written them, and [`ModelView`] says what the model is shown.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, ModelView, Redaction};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: I will write to ada@example.org.")?).build()?;
+    /// let rules = Arc::new(Redaction::all());
+    /// let outcome = agent.run("mine is ada@example.org").redact_with(rules, ModelView::Redacted).await?;
+    /// assert_eq!(outcome.text(), "I will write to [email].");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn redact_with(mut self, redact: Arc<dyn Redact>, view: ModelView) -> Self {
+        self.options.redaction = DriverRedaction::new(RunRedaction { redact, view });
+        self
+    }
+
+    pub(super) fn redaction(mut self, redaction: DriverRedaction) -> Self {
+        self.options.redaction = redaction;
+        self
+    }
+
     async fn run(self) -> Result<Outcome, RunError> {
         let RunBuilder { start, adjusted, id, key_prefix, ids, clock, mut options } = self;
         let mut run = begin_run(start, adjusted, || id.unwrap_or_else(|| ids.next()))?;
@@ -283,7 +312,7 @@ impl<'a> RunBuilder<'a> {
             return Err(RunError::new(RunFault::Decision(error), run));
         }
         // A repeat changes nothing.
-        if run.has_decided(&options.decisions) {
+        if run.has_decided(&options.redaction.redacted_decisions(&options.decisions)) {
             options.decisions = Decisions::new();
         }
         let clock = clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
@@ -291,6 +320,9 @@ impl<'a> RunBuilder<'a> {
         let mut driver = RunDriver::new(&run, options, clock);
         match drive(&mut run, &mut driver).await.or_else(|fault| paused(fault, is_inside)) {
             Ok(exit) => {
+                if !exit.is_resumable() {
+                    run.drop_originals();
+                }
                 let ended = RunEvent::Ended(exit.clone());
                 match driver.notify(|| ended).await {
                     Ok(()) => Ok(Outcome::new(run, exit)),

@@ -5,7 +5,9 @@
 use serde_json::Value;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::Write;
-use stepfold_tools::{CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, ToolError};
+use stepfold_tools::{
+    CallFailure, CallOutcome, CallStatus, CancellationToken, FatalError, InputRequest, ToolError,
+};
 
 use super::RunDriver;
 use super::attempts::AttemptPool;
@@ -41,13 +43,21 @@ impl RunDriver<'_> {
         if run.walk().is_none() && !self.are_calls_ready(run).await? {
             return Ok(());
         }
+        let lost = run.lost_calls();
+        if !lost.is_empty() {
+            return self.commit_outcomes(run, lost).await;
+        }
         let mut execution = StepExecution {
             functions: StepFunctions::of(
                 run,
                 &self.options.cancellation,
                 self.options.call_answers.is_some(),
             ),
-            attempts: AttemptPool::new(std::sync::Arc::clone(&self.clock), self.options.metering.clone()),
+            attempts: AttemptPool::new(
+                std::sync::Arc::clone(&self.clock),
+                self.options.metering.clone(),
+                self.options.redaction.clone(),
+            ),
             failure: StepFailure::default(),
             to_ask: Vec::new(),
             failed: None,
@@ -151,14 +161,26 @@ impl RunDriver<'_> {
                 execution.failure.record(notified.await);
             }
             StepEvent::Asks { place, requests } => {
-                let now = self.clock.time_of_day();
-                let requests = run.task(place).map(|task| task.requests(requests, now)).unwrap_or_default();
-                execution.failure.record(self.commit(run, RunAnswer::Asks { place, requests }).await);
+                execution.failure.record(self.commit_questions(run, place, requests).await);
             }
             StepEvent::CallsFinished(ended) => self.commit_ended_calls(run, execution, ended).await,
             StepEvent::Notice(notice) => self.handle_notice(run, notice, &mut execution.failure).await,
             StepEvent::AttemptsEnded(ended) => self.handle_ended_attempts(run, execution, ended).await,
         }
+    }
+
+    /// Commits the questions of a tool. Their ids are digests of what is stored of them.
+    async fn commit_questions(
+        &mut self,
+        run: &mut Run,
+        place: usize,
+        asked: Vec<InputRequest>,
+    ) -> Result<(), RunFault> {
+        let now = self.clock.time_of_day();
+        let stored = self.redacted_questions(asked.clone());
+        let requests = run.task(place).map(|task| task.requests(stored, now)).unwrap_or_default();
+        let as_asked = requests.iter().zip(asked).map(|(request, asked)| request.with_question(asked));
+        self.commit(run, RunAnswer::Asks { place, requests: as_asked.collect() }).await
     }
 
     /// Items that must not run twice are marked in the record before they start. Whether the items may start: once they
@@ -434,15 +456,14 @@ impl RunDriver<'_> {
 
     /// Commits outcomes of calls. The error of a write that cannot be merged is for the caller, if failures are.
     async fn commit_calls(&mut self, run: &mut Run, outcomes: Vec<ItemOutcome>) -> Result<(), RunFault> {
-        let event =
-            Box::new(run.feed(RunAnswer::Outcomes(outcomes), self.elapsed()).map_err(RunFault::from)?);
+        let (event, kept) = self.event_of(run, RunAnswer::Outcomes(outcomes))?;
         let unmerged = event.step_end.as_ref().and_then(|end| end.unmerged.first().copied());
         let raised = unmerged.filter(|_| run.agent().config().raise_on_failure).and_then(|place| {
             let result = event.messages.get(place)?.tool_result()?;
             let source = result.text().into_owned();
             Some(FatalError::new(result.call_id(), result.name(), place, source))
         });
-        self.commit_event(run, event).await?;
+        self.commit_event(run, event, kept).await?;
         raised.map_or(Ok(()), |error| Err(RunFault::Tool(error)))
     }
 }

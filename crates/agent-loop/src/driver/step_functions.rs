@@ -38,7 +38,7 @@ impl StepFunctions {
         }
         let hooks = &run.agent().config().hooks;
         let has_hooks = hooks.has(HookPoint::BeforeTool) || hooks.has(HookPoint::AfterTool);
-        let calls: Arc<[ToolCall]> = run.calls_as_run().into();
+        let calls: Arc<[ToolCall]> = run.calls_to_execute().into();
         let mut options = options(run, cancellation.clone());
         options.answers_calls = answers_calls;
         let invocation = Box::new(invocation(run, Arc::clone(&calls), options));

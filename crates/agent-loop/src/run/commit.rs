@@ -99,6 +99,7 @@ impl Run {
             },
             phase => phase,
         };
+        self.mark_redacted(event);
         self.advance();
         // What the model is shown grows between steps, when every call has its result.
         if let RunPhase::Asking { .. } = &self.phase {
@@ -690,6 +691,8 @@ impl OpenStep {
                 None => item.allow(decision, was_hooked),
             });
             let item = self.items.get(*place).filter(|item| inside.is_none() && !item.is_done());
+            // An approval holds for the same arguments, and these are not known any more.
+            let item = item.filter(|item| !item.is_redacted);
             if let Some((item, call)) = item.zip(self.call(*place)) {
                 approved.push(ApprovedCall::of(&item.as_run(call), &item.inputs));
             }

@@ -58,7 +58,9 @@ impl Run {
     fn run_contradiction(&self, place: usize, is_marked: bool) -> Option<CallContradiction> {
         let task = self.task(place)?;
         let call = task.call();
+        let is_redacted = self.open_step().is_some_and(|step| step.is_redacted(place));
         if task.planned().is_none()
+            && !is_redacted
             && let Some(refusal) = self.tools()?.refusal(&call)
         {
             let (recorded, replayed) = ("that it ran".to_owned(), refusal.result.text().into_owned());
@@ -102,7 +104,8 @@ impl Run {
                 CallFailure::UnknownTool | CallFailure::MalformedArguments | CallFailure::InvalidArguments
             )
         );
-        let tools = self.tools().filter(|_| is_refused)?;
+        let is_redacted = self.open_step().is_some_and(|step| step.is_redacted(place));
+        let tools = self.tools().filter(|_| is_refused && !is_redacted)?;
         let call = self.task(place)?.call();
         let refusal = tools.refusal(&call);
         (refusal.as_ref() != Some(outcome)).then(|| CallContradiction {

@@ -20,12 +20,17 @@ use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{ApprovalQuestion, ApprovalRequest, Decision};
 use crate::exit::Exit;
 use crate::planned::{JoinArrivals, PlannedBranch, RecordedRoute};
+use crate::redact::RedactionNote;
 use crate::state_input::StateInput;
 use stepfold_trim::{MessageRanges, Summary};
 
 /// The version of the stored form of an [`Event`], of a [`Run`](crate::Run) and of a
 /// [`Recording`](crate::Recording).
 pub const FORMAT_VERSION: u64 = 1;
+
+/// The newest version that is read. It is that of events and runs with calls that [must not run from the
+/// record](RedactionNote::calls): an earlier reader, which does not know that, refuses them.
+pub const NEWEST_FORMAT_VERSION: u64 = 2;
 
 /// One commit of a run.
 ///
@@ -77,6 +82,9 @@ pub struct Event {
     /// graph, or an agent whose tools have inputs from such keys, continues in another process with their current values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, SharedValue>,
+    /// Present if sensitive parts of the content were [replaced](crate::Redact) before it was stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redacted: Option<RedactionNote>,
     /// The kind of the event.
     pub kind: EventKind,
 }
@@ -372,7 +380,19 @@ impl Event {
             delta: Delta::new(),
             step_end: None,
             shared: BTreeMap::new(),
+            redacted: None,
             kind,
+        }
+    }
+
+    /// The version of the stored form of this event: [`FORMAT_VERSION`], or [`NEWEST_FORMAT_VERSION`] if a part that was replaced is
+    /// missing in a call.
+    pub fn format_version(&self) -> u64 {
+        let lacks_parts = self.redacted.as_ref().is_some_and(|note| !note.calls.is_empty());
+        match &self.kind {
+            _ if lacks_parts => NEWEST_FORMAT_VERSION,
+            EventKind::Inner { event, .. } => event.format_version(),
+            _ => FORMAT_VERSION,
         }
     }
 

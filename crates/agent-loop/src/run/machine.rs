@@ -27,6 +27,7 @@ use crate::decisions::SettledDecision;
 use crate::error::StartError;
 use crate::exit::{Breakpoint, Exit};
 use crate::planned::{OpenBranch, PlannedBranch};
+use crate::redact::Originals;
 use crate::state_input::{StateInput, canonical_inputs};
 use stepfold_trim::{Summary, SummaryPlan, View};
 
@@ -102,6 +103,8 @@ pub struct Run {
     pub(super) is_of_other_agent: bool,
     /// The change of the agent that is to be recorded next.
     pub(super) upgrade: Option<Box<PendingUpgrade>>,
+    /// The originals of replaced messages, where the model is shown them. Never stored.
+    pub(super) originals: Option<Arc<Originals>>,
 }
 
 /// The phase of a run. [`super`] has the table of transitions.
@@ -326,6 +329,7 @@ impl Run {
             is_lost: false,
             is_of_other_agent: false,
             upgrade: None,
+            originals: None,
         }
     }
 
@@ -668,6 +672,11 @@ impl Run {
     /// All calls of the open step, as they run.
     pub(crate) fn calls_as_run(&self) -> Vec<ToolCall> {
         self.open_calls_with_items().map(|(_, item, call)| item.as_run(call)).collect()
+    }
+
+    /// All calls of the open step, with the arguments that their functions get.
+    pub(crate) fn calls_to_execute(&self) -> Vec<ToolCall> {
+        self.open_calls_with_items().map(|(_, item, call)| item.as_executed(call)).collect()
     }
 
     /// The places of the calls of the open step whose arguments a person has given.

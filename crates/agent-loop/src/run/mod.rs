@@ -70,6 +70,7 @@ mod machine;
 mod name_map;
 mod prompt;
 mod recorded_outcomes;
+mod redacted;
 mod requests;
 mod rescue;
 mod run_file;
@@ -84,7 +85,9 @@ mod tests;
 mod unknown_calls;
 mod upgrade;
 
-pub use self::event::{CallDisposition, Event, EventKind, FORMAT_VERSION, OutputDisposition, StepEnd};
+pub use self::event::{
+    CallDisposition, Event, EventKind, FORMAT_VERSION, NEWEST_FORMAT_VERSION, OutputDisposition, StepEnd,
+};
 pub use self::feed::{HookReport, RunAnswer};
 pub use self::input::Input;
 pub use self::load_error::LoadError;

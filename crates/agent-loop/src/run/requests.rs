@@ -75,9 +75,9 @@ impl Run {
                     // NOTE: A digest of the content and the place: an id is never used again for anything else, so a
                     // decision approves what was shown and nothing else. See docs/decisions/loop.md.
                     let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
-                    let inputs_from_state = item.inputs.clone();
+                    let (inputs_from_state, is_redacted) = (item.inputs.clone(), item.is_redacted);
                     let request = ApprovalRequest::new(id, call, reason);
-                    let request = ApprovalRequest { inputs_from_state, times, ..request };
+                    let request = ApprovalRequest { inputs_from_state, times, is_redacted, ..request };
                     all.push(PendingRequest { place, inside: None, request });
                 }
                 ItemState::Same(_) => {}

@@ -53,6 +53,7 @@ use super::machine::Run;
 use crate::approval::{ApprovalQuestion, ApprovalRequest, AskReason, Decision, modification_note};
 use crate::exit::Exit;
 use crate::planned::{EndedBranch, JoinArrivals, NodeOutcome, NodeStatus, PlanPosition, PlannedBranch};
+use crate::redact::KeptCall;
 use crate::state_input::{StateInput, retain_open};
 
 /// The open step.
@@ -259,6 +260,12 @@ pub(crate) struct StepItem {
     /// The run inside of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) child: Option<Box<InnerRun>>,
+    /// Whether its arguments, or answers to its questions, are not what was given.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_redacted: bool,
+    /// The originals, in the process that was given them.
+    #[serde(skip)]
+    pub(crate) kept: Option<Arc<KeptCall>>,
     pub(crate) state: ItemState,
 }
 
@@ -711,7 +718,45 @@ impl StepItem {
         let decision =
             |id: &str| self.decisions.iter().find(|(decided, _)| decided == id).map(|(_, decision)| decision);
         let asked = self.asked.iter().filter(|request| request.reason.is_of_running());
-        asked.filter_map(|request| Some(request.answered(decision(&request.id)?))).collect()
+        let answered = asked.filter_map(|request| {
+            let decision = decision(&request.id)?;
+            let (kept, given) = self.originals_of(&request.id);
+            Some(kept.unwrap_or(request).answered(given.unwrap_or(decision)))
+        });
+        answered.collect()
+    }
+
+    /// The originals of a request and of the decision about it.
+    fn originals_of(&self, id: &str) -> (Option<&ApprovalRequest>, Option<&Decision>) {
+        let Some(kept) = &self.kept else { return (None, None) };
+        let decision = kept.decisions.iter().rev().find(|(decided, _)| decided == id);
+        (kept.asked.iter().find(|request| request.id == id), decision.map(|(_, decision)| decision))
+    }
+
+    /// The decisions about requests inside of it, as they were given.
+    pub(crate) fn given_decisions(&self) -> Vec<(String, Decision)> {
+        let given = self.decisions.iter().map(|(id, decision)| {
+            let (_, original) = self.originals_of(id);
+            (id.clone(), original.unwrap_or(decision).clone())
+        });
+        given.collect()
+    }
+
+    /// Adds originals.
+    pub(crate) fn keep(&mut self, more: KeptCall) {
+        let mut kept = self.kept.take().map(Arc::unwrap_or_clone).unwrap_or_default();
+        kept.arguments = more.arguments.or(kept.arguments);
+        kept.decisions.extend(more.decisions);
+        kept.asked.extend(more.asked);
+        self.kept = Some(Arc::new(kept));
+    }
+
+    /// The call as it is executed, with its original arguments.
+    pub(crate) fn as_executed(&self, call: &ToolCall) -> ToolCall {
+        match self.kept.as_ref().and_then(|kept| kept.arguments.as_ref()) {
+            None => self.as_run(call),
+            Some(arguments) => ToolCall::new(&*call.id, &*call.name, arguments.clone()),
+        }
     }
 
     /// The undecided requests within the item, by the ids there.
@@ -744,12 +789,14 @@ impl StepItem {
         self.child = None;
         self.asked = Vec::new();
         self.decisions = Vec::new();
+        self.kept = None;
     }
 
     /// Puts other arguments in place of the model's. Hooks that have seen the call have to see it again, and what they
     /// wrote was for the call as it was.
     pub(crate) fn modify(&mut self, arguments: &Value, is_hooked: bool) {
         self.modified = Some(arguments.clone());
+        (self.is_redacted, self.kept) = (false, None);
         retain_open(&mut self.inputs, arguments);
         if is_hooked {
             self.is_unhooked = true;

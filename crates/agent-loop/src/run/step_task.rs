@@ -83,9 +83,9 @@ impl<'a> StepTask<'a> {
         calls.map_or_else(|| self.run.state().clone(), |calls| calls.state_seen_by(self.place))
     }
 
-    /// The decisions, by the ids within the item.
-    pub(crate) fn decisions(&self) -> &'a [(String, Decision)] {
-        &self.item.decisions
+    /// The decisions, by the ids within the item, as they were given.
+    pub(crate) fn decisions(&self) -> Vec<(String, Decision)> {
+        self.item.given_decisions()
     }
 
     /// The requests of a tool that asks the user, under ids within the item.
@@ -118,7 +118,8 @@ impl<'a> StepTask<'a> {
     /// The item as an open branch, for the function of a node or the agent inside. The item of a call are its arguments.
     pub(crate) fn branch(&self) -> OpenBranch {
         let planned = self.planned().cloned().unwrap_or_else(|| {
-            let ToolCall { name, arguments, .. } = self.call();
+            let call = self.run.call_at(self.place).map(|call| self.item.as_executed(call));
+            let ToolCall { name, arguments, .. } = call.unwrap_or_else(|| self.call());
             PlannedBranch::new(name, arguments.as_object().cloned().map(Value::Object))
         });
         OpenBranch {
@@ -128,7 +129,7 @@ impl<'a> StepTask<'a> {
             key: self.key(),
             state: self.state(),
             resources: self.run.agent().config().resources.clone(),
-            decisions: self.decisions().to_vec(),
+            decisions: self.decisions(),
             run: Arc::clone(&self.run.id),
             step: self.run.steps(),
         }

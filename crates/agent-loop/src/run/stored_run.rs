@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use stepfold_state_core::state::{Schema, State};
 
 use super::call_ids::CallIdSet;
-use super::event::FORMAT_VERSION;
+use super::event::{FORMAT_VERSION, NEWEST_FORMAT_VERSION};
 use super::input::ConversationCache;
 use super::load_error::LoadError;
 use super::machine::{ApprovedCall, Run, RunPhase, RunTally};
@@ -103,8 +103,8 @@ struct StoredVersion {
 pub(crate) fn check_version(json: &str, what: &'static str) -> Result<(), LoadError> {
     let stored: StoredVersion =
         serde_json::from_str(json).map_err(|source| LoadError::Json { what, source })?;
-    if stored.version > FORMAT_VERSION {
-        return Err(LoadError::NewerFormat { what, found: stored.version, supported: FORMAT_VERSION });
+    if stored.version > NEWEST_FORMAT_VERSION {
+        return Err(LoadError::NewerFormat { what, found: stored.version, supported: NEWEST_FORMAT_VERSION });
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ impl Serialize for Run {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let view = self.prompt.view();
         WrittenRun {
-            version: FORMAT_VERSION,
+            version: if self.lacks_parts() { NEWEST_FORMAT_VERSION } else { FORMAT_VERSION },
             id: &self.id,
             key_prefix: (self.key_prefix != self.id).then_some(&*self.key_prefix),
             agent: self.agent.fingerprint(),

@@ -13,4 +13,5 @@
 mod loop_rows;
 mod messages;
 mod oracle;
+mod redaction;
 mod regressions;

@@ -26,6 +26,7 @@ use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
 use crate::form::budget::{BudgetForm, budgets, report_misplaced};
 use crate::form::graph::GraphForm;
 use crate::form::rate_limit::{RateLimitForm, rate_limits, report_misplaced_limits};
+use crate::form::redact::{FileRedaction, RedactForm};
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
 
@@ -68,6 +69,13 @@ impl FileContent {
 }
 
 impl FileContent {
+    const fn redact(&self) -> Option<&RedactForm> {
+        match self {
+            FileContent::Agent(form) => form.redact.as_ref(),
+            FileContent::Graph(form) => form.redact.as_ref(),
+        }
+    }
+
     fn budgets(&self) -> &[BudgetForm] {
         match self {
             FileContent::Agent(form) => &form.budgets,
@@ -203,6 +211,12 @@ impl AgentFile {
         if let Some(content) = &self.content {
             content.check_spend_limits(!enclosing.files.is_empty(), faults);
         }
+        if let Some(form) = self.content.as_ref().and_then(FileContent::redact) {
+            match enclosing.files.is_empty() {
+                true => drop(form.redaction(faults)),
+                false => faults.add(&["redact"], MISPLACED_REDACTION),
+            }
+        }
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {
@@ -273,12 +287,22 @@ impl AgentFile {
         rate_limits(forms, &mut FaultCollector::in_text(String::new()))
     }
 
+    /// Its redaction. Its faults are those of [`build`](AgentFile::build).
+    pub(crate) fn redaction(&self) -> Option<FileRedaction> {
+        let form = self.content.as_ref().and_then(FileContent::redact)?;
+        Some(form.redaction(&mut FaultCollector::in_text(String::new())))
+    }
+
     /// The folder of the file: relative paths in the file start there.
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.unwrap_or(Path::new(".")).to_owned()
     }
 }
+
+/// The fault of an agent of a graph with rules of its own.
+pub(crate) const MISPLACED_REDACTION: &str =
+    "unsupported redaction: a graph's rules hold for its agents; declare them in the graph file";
 
 /// Parses a text with settings into its form; none if it is not TOML.
 fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {

@@ -222,6 +222,9 @@ impl NodeBuilder<'_> {
         }
         report_misplaced(&form.budgets, faults);
         report_misplaced_limits(&form.rate_limits, faults);
+        if form.redact.is_some() {
+            faults.add(&["redact"], super::MISPLACED_REDACTION);
+        }
         let folder = self.place.folder;
         let models = models_of(form, faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);

@@ -173,7 +173,7 @@ fn apps(
     for path in agents {
         let loaded = LoadedAgent::read(path, &models)?;
         let archive = AgentFiles::of(&loaded, path, store, Some(&model));
-        let LoadedAgent { agent, schema, shape, prices, when_changed, spend_limits, .. } = loaded;
+        let LoadedAgent { agent, schema, shape, prices, when_changed, spend_limits, redaction, .. } = loaded;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
@@ -182,6 +182,7 @@ fn apps(
         session_recall().connect(store.clone());
         let builder = with_spend_limits(Runner::builder(agent, store.clone()), &prices, spend_limits);
         let builder = builder.archive(archive);
+        let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
         let runner = with_traces(builder)
             .schema(schema)
             .process_worker()

@@ -18,6 +18,7 @@ use stepfold::tools::Effect;
 use super::budget::BudgetForm;
 use super::by_type::by_type;
 use super::rate_limit::RateLimitForm;
+use super::redact::RedactForm;
 
 /// An agent for `stepfold run` and `stepfold chat`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -80,6 +81,8 @@ pub(crate) struct AgentFileForm {
     pub(crate) budgets: Vec<BudgetForm>,
     /// Limits on requests and tokens per minute, that all processes on the store share.
     pub(crate) rate_limits: Vec<RateLimitForm>,
+    /// Replaces sensitive parts of messages, arguments, results and values before they are stored.
+    pub(crate) redact: Option<RedactForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
     /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one

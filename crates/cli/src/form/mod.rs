@@ -9,6 +9,7 @@ mod nearest;
 mod placeholders;
 pub(crate) mod rate_limit;
 mod read;
+pub(crate) mod redact;
 mod schema;
 
 pub(crate) use self::faults::{FaultCollector, FileFaults};

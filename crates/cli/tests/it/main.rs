@@ -40,6 +40,7 @@ mod outcomes;
 #[allow(dead_code, clippy::print_stderr, reason = "the store's own tests use the rest")]
 mod postgres;
 mod protocol_kill;
+mod redaction;
 mod room;
 mod serve;
 mod serve_kill;

@@ -65,6 +65,7 @@ impl SessionAccess {
     ) -> Result<Option<Result<DecisionReceipt, RunnerError>>, RunnerError> {
         // NOTE: an event has tags for its key and its requests: its id cannot have them, as one event may decide several
         // requests.
+        let decisions = &self.runner.redacted_decisions(decisions);
         let key = decisions.idempotency_key.as_deref().map(decision_tag);
         let requests = decisions.decisions.iter().map(|(id, _)| request_tag(id));
         let events = self.tagged(key.into_iter().chain(requests)).await?;

@@ -40,7 +40,7 @@ impl SessionAccess {
         id: InvocationId,
         input: Input,
     ) -> Result<bool, RunnerError> {
-        let Some(body) = input.to_json() else {
+        let Some(body) = self.runner.redacted_input(&input).to_json() else {
             return Err(RunnerError::new(&self.local.key, RunnerErrorKind::CannotWait));
         };
         let Enqueued { position, is_repeat, .. } = self.put(kind.stored(), id.as_str(), body).await?;

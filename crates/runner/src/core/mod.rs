@@ -5,6 +5,7 @@ pub(crate) mod load;
 pub(crate) mod observers;
 pub(crate) mod process;
 pub(crate) mod programs;
+pub(crate) mod redaction;
 pub(crate) mod runner_core;
 pub(crate) mod shutdown;
 pub(crate) mod watchers;

@@ -11,6 +11,7 @@ use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
 use crate::core::programs::{AgentProgram, OlderAgents};
+use crate::core::redaction::SessionRedaction;
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
 use crate::error::RunnerError;
@@ -69,6 +70,8 @@ pub(crate) struct RunnerCore {
     pub(crate) abandon_after: Option<u32>,
     pub(crate) when_changed: WhenChanged,
     pub(crate) budgets: BudgetPolicies,
+    /// Replaces sensitive parts of content before it is stored.
+    pub(crate) redaction: Option<SessionRedaction>,
     pub(crate) shutdown: RunnerShutdown,
     pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.

@@ -340,7 +340,7 @@ impl SessionHandle {
     ) -> Result<PreparedEdit, RunnerError> {
         let (core, failed) = (self.core(), |error| self.failed(error));
         let run = &stopped.run;
-        let event = run.feed(RunAnswer::Edit(edit.clone()), run.elapsed()).map_err(|error| match error {
+        let event = core.feed(run, RunAnswer::Edit(edit.clone())).map_err(|error| match error {
             FeedError::Edit(error) => self.refused(error),
             _ => self.refused(EditError::Ending),
         })?;
@@ -367,6 +367,7 @@ impl SessionHandle {
         if edit.is_empty() {
             return Err(self.refused(EditError::Empty));
         }
+        let edit = &core.redacted_edit(edit);
         let delta = edit.delta(core.program.schema.schema()).map_err(|error| self.refused(error))?;
         let name = core.ids.next();
         let event = Event::new(
@@ -415,6 +416,7 @@ impl SessionHandle {
     /// The receipt of the same edit under the same key, if it was made before.
     async fn find_repeat(&self, edit: &Edit) -> Result<Option<EditReceipt>, RunnerError> {
         let Some(idempotency_key) = &edit.idempotency_key else { return Ok(None) };
+        let edit = &self.core().redacted_edit(edit);
         let events = self.access().tagged([edit_tag(idempotency_key)]).await?;
         self.repeat_among(edit, idempotency_key, &events)
     }

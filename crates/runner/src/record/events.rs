@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use stepfold_agent_loop::{self as agent_loop, EventKind, ExhaustedBudget, Exit, FORMAT_VERSION};
+use stepfold_agent_loop::{self as agent_loop, EventKind, ExhaustedBudget, Exit, NEWEST_FORMAT_VERSION};
 use stepfold_session_scopes::{
     Author, CommittedEvent, Event, EventId, EventKind as SessionEventKind, InvocationId, RunRecord, Scope,
     SessionError, SessionKey, Timestamp, WorkerId, bounded_id,
@@ -23,7 +23,7 @@ use stepfold_trim::Summary;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::run_failure::RunFailure;
 
-/// The format of a run's records: version 1 is an [event](agent_loop::Event) without its messages and writes, which
+/// The format of a run's records: version 2 has calls that must not run from the record, and version 1 is an [event](agent_loop::Event) without its messages and writes, which
 /// are those of the session's event; its [name](agent_loop::Event::name) is the kind of that.
 pub const RECORD_FORMAT: &str = "stepfold.run";
 
@@ -139,7 +139,7 @@ pub(crate) fn session_event(
     let tags = tags_of(&event.kind);
     // NOTE: the record leaves out messages and writes: the event of the store has them, and nothing is stored twice.
     let (messages, delta) = event.take_content();
-    let record = RunRecord::new(RECORD_FORMAT, FORMAT_VERSION, &event)?;
+    let record = RunRecord::new(RECORD_FORMAT, event.format_version(), &event)?;
     let mut stored = Event::new(id, stamp.invocation.clone(), author.clone(), stamp.at)
         .with_kind(kind)
         .with_delta(delta)
@@ -351,7 +351,7 @@ pub(crate) fn loop_event(
 ) -> Result<Option<agent_loop::Event>, RunnerError> {
     let Some(record) = run_record(&committed.event) else { return Ok(None) };
     let version = committed.version;
-    if record.version > FORMAT_VERSION {
+    if record.version > NEWEST_FORMAT_VERSION {
         return Err(RunnerError::new(key, RunnerErrorKind::NewerRecord { version, found: record.version }));
     }
     commit_in(&committed.event, record)
@@ -361,7 +361,7 @@ pub(crate) fn loop_event(
 
 /// The commit of the loop that an event stores, if this version can read it.
 pub(crate) fn read_record(event: &Event) -> Option<agent_loop::Event> {
-    let record = run_record(event).filter(|record| record.version <= FORMAT_VERSION)?;
+    let record = run_record(event).filter(|record| record.version <= NEWEST_FORMAT_VERSION)?;
     commit_in(event, record).ok()
 }
 

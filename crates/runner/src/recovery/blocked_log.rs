@@ -5,8 +5,6 @@ use std::time::Duration;
 use stepfold_session_scopes::SessionKey;
 use tokio::time::Instant;
 
-use crate::error::RunnerError;
-
 /// At least the time between two lines in the log about sessions that could not be recovered.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -19,9 +17,9 @@ pub(crate) struct BlockedLog {
 }
 
 impl BlockedLog {
-    pub(crate) fn add(&mut self, key: &SessionKey, error: &RunnerError) {
+    pub(crate) fn add(&mut self, key: &SessionKey, error: String) {
         self.new += 1;
-        self.last = Some((key.clone(), error.to_string()));
+        self.last = Some((key.clone(), error));
     }
 
     /// Says in one line what came since the last one, at once or after a while; or now, if this is the end.

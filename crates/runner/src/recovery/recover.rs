@@ -442,10 +442,11 @@ impl RecoveryTask {
                 ..
             }) => return,
             Err(error) => {
-                tracing::debug!(session = %session.key, %error, "session could not be recovered");
+                let words = self.runner.0.redacted_text(error.to_string());
+                tracing::debug!(session = %session.key, error = words, "session could not be recovered");
                 // What fails again and again is said once.
                 if failures == 0 {
-                    self.blocked.add(&session.key, &error);
+                    self.blocked.add(&session.key, words);
                 }
                 match error.remedy() {
                     Remedy::Retry => (failures + 1, None),

@@ -57,7 +57,8 @@ impl InvocationDriver<'_> {
             Err(_) => true,
         };
         let met = if needs_record { self.access.find_decisions(&self.decisions).await? } else { None };
-        let is_new = met.is_none() && !run.has_decided(&self.decisions);
+        let is_new =
+            met.is_none() && !run.has_decided(&self.access.runner.redacted_decisions(&self.decisions));
         if is_new {
             check_in_time(run, &self.decisions, self.access.runner.clock.now())
                 .map_err(|error| RunnerError::decision(&self.access.local.key, error))?;
@@ -104,7 +105,7 @@ impl InvocationDriver<'_> {
         if decisions.is_empty() {
             return Ok(());
         }
-        let event = match run.feed(RunAnswer::Decisions(decisions), run.elapsed()) {
+        let event = match self.access.runner.feed(&run, RunAnswer::Decisions(decisions)) {
             Ok(event) => event,
             Err(FeedError::Decision(refused)) => {
                 return Err(RunnerError::decision(&self.access.local.key, refused));

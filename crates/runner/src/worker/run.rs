@@ -166,10 +166,10 @@ impl InvocationDriver<'_> {
             })
             .clock(RunClock::new(Arc::clone(&core.clock)))
             .decide_all(decisions);
-        let run = match &meter {
+        let run = core.redacting(match &meter {
             Some(meter) => run.meter_with(Arc::clone(meter) as Arc<dyn RequestMeter>),
             None => run,
-        };
+        });
         let observers = core.observers.of(&local.key);
         let run = match observers.is_empty() {
             true => run,
@@ -268,11 +268,11 @@ impl InvocationDriver<'_> {
         }
     }
 
-    /// A waiting run is kept in memory for its `temp:` values, which exist only here.
+    /// A waiting run is kept in memory for its `temp:` values, and for originals of replaced content, which exist only here.
     pub(super) fn keep_while_it_waits(&mut self, outcome: &Outcome) {
         let local = &self.access.local;
         let has_temp = || outcome.state().iter().any(|(key, _)| key.starts_with("temp:"));
-        let is_kept = outcome.exit().is_resumable() && has_temp();
+        let is_kept = outcome.exit().is_resumable() && (has_temp() || outcome.run().has_originals());
         if is_kept {
             self.access.runner.sessions().pause(local);
         } else if self.cache.is_kept {
@@ -346,7 +346,8 @@ impl InvocationDriver<'_> {
         let last = self.cache.history.as_ref().and_then(|history| history.last.as_ref());
         let before = last.filter(|last| last.invocation == invocation && !self.has_stored);
         let before = before.and_then(|last| last.failed.as_ref());
-        let failed = RunFailure::repeated(before, cause, is_left_to_person);
+        let cause = core.redacted_text(cause.to_owned());
+        let failed = RunFailure::repeated(before, &cause, is_left_to_person);
         let event = failed_event(&invocation, version, core.program.agent.name(), &failed, core.clock.now());
         self.failed = Some(failed);
         let Ok(event) = event else { return };

@@ -52,6 +52,7 @@ mod pinned;
 mod questions;
 mod rate_limits;
 mod recover;
+mod redaction;
 mod run_as;
 mod scopes;
 mod session_log;

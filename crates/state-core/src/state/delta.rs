@@ -57,6 +57,15 @@ impl Write {
         }
     }
 
+    /// The same write with another value; a removal stays one.
+    #[must_use]
+    pub fn with_value(self, value: Value) -> Self {
+        match self.change {
+            WriteChange::Merge { handler, .. } => Write::merge(self.key, handler, value),
+            WriteChange::Remove => self,
+        }
+    }
+
     /// Whether the write removes its key.
     pub fn is_removal(&self) -> bool {
         matches!(self.change, WriteChange::Remove)

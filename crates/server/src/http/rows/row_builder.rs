@@ -7,8 +7,8 @@ use serde_json::Value;
 use stepfold_agent_loop::state_core::chat::{Cost, ToolCall, ToolContent, ToolResult, Usage};
 use stepfold_agent_loop::tools::{CallFailure, CallStatus};
 use stepfold_agent_loop::{
-    AnsweredItem, CallDisposition, Decision, Event, EventKind, FORMAT_VERSION, NodeStatus, PlannedBranch,
-    RecordedOutcome,
+    AnsweredItem, CallDisposition, Decision, Event, EventKind, NEWEST_FORMAT_VERSION, NodeStatus,
+    PlannedBranch, RecordedOutcome,
 };
 use stepfold_runner::RECORD_FORMAT;
 use stepfold_session_scopes::{CommittedEvent, EventRange, Session};
@@ -86,7 +86,7 @@ pub(in crate::http) fn rows(
 pub(in crate::http) fn event_of(committed: &CommittedEvent) -> Option<Event> {
     let record = committed.event.record.as_ref()?;
     // NOTE: A newer worker may share the store during a deployment; its rows have no names, but their messages and writes.
-    let is_known = record.format == RECORD_FORMAT && record.version <= FORMAT_VERSION;
+    let is_known = record.format == RECORD_FORMAT && record.version <= NEWEST_FORMAT_VERSION;
     let event = is_known.then(|| record.read::<Event>().ok()).flatten()?;
     // Messages and writes of the run itself stand beside its record.
     Some(event.with_content(committed.event.messages.clone(), committed.event.actions.delta.clone()))

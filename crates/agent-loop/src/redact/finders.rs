@@ -1,0 +1,337 @@
+//! Finds sensitive data in texts, without a regular expression: each finder also knows from where on the end of a text may
+//! become a part of its kind, which an expression does not say.
+
+use std::ops::Range;
+
+/// The most bytes that a card number, an account number or a telephone number takes, with separators.
+const MAX_NUMBER: usize = 80;
+
+/// The prefixes of keys, with the least number of characters after each.
+const KEYS: [(&str, usize); 22] = [
+    ("sk-", 16),
+    ("sk_live_", 16),
+    ("sk_test_", 16),
+    ("rk_live_", 16),
+    ("ghp_", 20),
+    ("gho_", 20),
+    ("ghu_", 20),
+    ("ghs_", 20),
+    ("ghr_", 20),
+    ("github_pat_", 20),
+    ("glpat-", 16),
+    ("xoxb-", 10),
+    ("xoxp-", 10),
+    ("xoxa-", 10),
+    ("xapp-", 10),
+    ("gsk_", 20),
+    ("xai-", 20),
+    ("AIza", 30),
+    ("hf_", 20),
+    ("npm_", 20),
+    ("AKIA", 16),
+    ("ASIA", 16),
+];
+
+fn is_key_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+}
+
+pub(super) fn keys(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (prefix, least) in KEYS {
+        for (start, _) in text.match_indices(prefix) {
+            let is_inside = start.checked_sub(1).is_some_and(|before| is_key_byte(bytes[before]));
+            let after = start + prefix.len();
+            let length = bytes[after..].iter().take_while(|byte| is_key_byte(**byte)).count();
+            if !is_inside && length >= least {
+                found.push(start..after + length);
+            }
+        }
+    }
+    found.sort_unstable_by_key(|range| (range.start, range.end));
+    found.dedup_by_key(|range| range.start);
+    found
+}
+
+pub(super) fn open_key(text: &str) -> usize {
+    let open = text.bytes().rev().take_while(|byte| is_key_byte(*byte)).count();
+    text.len() - open
+}
+
+/// Whether a character may stand in the part of an address before `@`, or in the domain after it.
+fn is_mailbox(char: char) -> bool {
+    char.is_alphanumeric() || matches!(char, '.' | '_' | '%' | '+' | '-')
+}
+
+fn is_domain(char: char) -> bool {
+    char.is_alphanumeric() || matches!(char, '.' | '-')
+}
+
+pub(super) fn emails(text: &str) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (at, _) in text.match_indices('@') {
+        let free = found.last().map_or(0, |last| last.end);
+        if at < free {
+            continue;
+        }
+        let before = &text[free..at];
+        let local = before.char_indices().rev().take_while(|(_, char)| is_mailbox(*char)).last();
+        let Some((start, _)) = local else { continue };
+        // Quotation marks and the like stand around an address.
+        let outside = before[start..].find(char::is_alphanumeric);
+        let Some(outside) = outside else { continue };
+        let domain = &text[at + 1..];
+        let end = domain.find(|char| !is_domain(char)).unwrap_or(domain.len());
+        let domain = domain[..end].trim_end_matches(['.', '-']);
+        let top = domain.rsplit_once('.').map(|(rest, top)| (rest.is_empty(), top));
+        let is_top = |top: &str| top.chars().count() >= 2 && top.starts_with(char::is_alphabetic);
+        if top.is_some_and(|(is_bare, top)| !is_bare && is_top(top)) {
+            found.push(free + start + outside..at + 1 + domain.len());
+        }
+    }
+    found
+}
+
+pub(super) fn open_email(text: &str) -> usize {
+    let is_open = |char: char| is_mailbox(char) || char == '@';
+    text.char_indices()
+        .rev()
+        .take_while(|(_, char)| is_open(*char))
+        .last()
+        .map_or(text.len(), |(start, _)| start)
+}
+
+/// A run of digits with single separators between groups: the place of each group.
+fn digit_groups(bytes: &[u8], start: usize) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let mut at = start;
+    loop {
+        let length = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        groups.push(at..at + length);
+        at += length;
+        let is_separator = matches!(bytes.get(at), Some(b' ' | b'-'));
+        if !is_separator || !bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
+            return groups;
+        }
+        at += 1;
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+pub(super) fn cards(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
+        let start = at + digit;
+        let groups = digit_groups(bytes, start);
+        at = groups.last().map_or(start + 1, |last| last.end);
+        cards_in(bytes, &groups, &mut found);
+    }
+    found
+}
+
+/// The card numbers of a run, which begin and end with groups: the longest first.
+fn cards_in(bytes: &[u8], groups: &[Range<usize>], found: &mut Vec<Range<usize>>) {
+    let mut first = 0;
+    while first < groups.len() {
+        let mut digits = 0;
+        let ends = groups[first..].iter().enumerate().map_while(|(number, group)| {
+            digits += group.len();
+            (digits <= 19).then_some((first + number, digits))
+        });
+        let ends: Vec<_> = ends.filter(|(_, digits)| *digits >= 13).collect();
+        let is_card = |(last, _): &&(usize, usize)| is_card(bytes, groups[first].start..groups[*last].end);
+        match ends.iter().rev().find(is_card) {
+            Some((last, _)) => {
+                found.push(groups[first].start..groups[*last].end);
+                first = last + 1;
+            }
+            None => first += 1,
+        }
+    }
+}
+
+fn is_card(bytes: &[u8], range: Range<usize>) -> bool {
+    let is_inside = range.start.checked_sub(1).is_some_and(|before| is_word(bytes[before]))
+        || bytes.get(range.end).is_some_and(|after| is_word(*after));
+    let digits: Vec<u32> =
+        bytes[range].iter().filter(|byte| byte.is_ascii_digit()).map(|byte| u32::from(byte - b'0')).collect();
+    let is_of_network = matches!(
+        (digits.len(), digits[0], digits[1]),
+        (13, 4, _) | (14, 3, 0 | 6 | 8 | 9) | (15, 3, 4 | 7) | (15, 2, _) | (16..=19, 2..=6, _)
+    );
+    !is_inside && is_of_network && has_check_digit(&digits)
+}
+
+/// The algorithm of Luhn.
+fn has_check_digit(digits: &[u32]) -> bool {
+    let doubled = |(place, digit): (usize, &u32)| match place % 2 {
+        0 => *digit,
+        _ => digit * 2 / 10 + digit * 2 % 10,
+    };
+    digits.iter().rev().enumerate().map(doubled).sum::<u32>() % 10 == 0
+}
+
+pub(super) fn open_card(text: &str) -> usize {
+    // NOTE: A letter before the digits is held with them, since it decides whether they are a number of their own.
+    let is_open = |byte: u8| is_word(byte) || matches!(byte, b' ' | b'-');
+    let bytes = text.as_bytes();
+    let mut start = bytes.len();
+    let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b' ' | b'-');
+    while start > 0 && is_number(bytes[start - 1]) {
+        start -= 1;
+    }
+    let Some(digit) = bytes[start..].iter().position(u8::is_ascii_digit) else {
+        return text.len();
+    };
+    match digit {
+        0 => {
+            start - bytes[..start].iter().rev().take_while(|byte| is_open(**byte) && is_word(**byte)).count()
+        }
+        digit => start + digit,
+    }
+}
+
+/// The lengths of account numbers by country.
+const IBANS: &str = "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 \
+                     ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 \
+                     LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 \
+                     QA29 RO24 RS22 SA24 SC31 SE24 SI19 SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20";
+
+fn iban_length(country: &str) -> Option<usize> {
+    IBANS.split(' ').find_map(|entry| entry.strip_prefix(country)?.parse().ok())
+}
+
+/// The result of reading an account number from a place on.
+enum ReadNumber {
+    /// It ends here.
+    Found(usize),
+    /// The text ends before it does.
+    Open,
+    None,
+}
+
+fn read_iban(bytes: &[u8], start: usize) -> ReadNumber {
+    if start.checked_sub(1).is_some_and(|before| is_word(bytes[before])) {
+        return ReadNumber::None;
+    }
+    let head: String =
+        bytes[start..].iter().take(4).map(|byte| char::from(byte.to_ascii_uppercase())).collect();
+    let are_letters = head.bytes().take(2).all(|byte| byte.is_ascii_uppercase());
+    let are_digits = head.bytes().skip(2).all(|byte| byte.is_ascii_digit());
+    if head.is_empty() || !are_letters || !are_digits {
+        return ReadNumber::None;
+    }
+    let length = if head.len() < 2 { None } else { iban_length(&head[..2]) };
+    let Some(length) = length else {
+        return if head.len() < 2 { ReadNumber::Open } else { ReadNumber::None };
+    };
+    if head.len() < 4 {
+        return ReadNumber::Open;
+    }
+    let (mut number, mut at) = (Vec::with_capacity(length), start);
+    while number.len() < length {
+        match bytes.get(at) {
+            None => return ReadNumber::Open,
+            Some(byte) if byte.is_ascii_alphanumeric() => number.push(byte.to_ascii_uppercase()),
+            Some(b' ' | b'-')
+                if number.len() >= 4 && bytes.get(at - 1).is_some_and(u8::is_ascii_alphanumeric) => {}
+            Some(_) => return ReadNumber::None,
+        }
+        at += 1;
+    }
+    match bytes.get(at) {
+        Some(byte) if is_word(*byte) => ReadNumber::None,
+        _ if has_check_digits(&number) => ReadNumber::Found(at),
+        _ => ReadNumber::None,
+    }
+}
+
+/// The remainder of ISO 7064 is 1.
+fn has_check_digits(number: &[u8]) -> bool {
+    let moved = number[4..].iter().chain(&number[..4]);
+    let remainder = moved.fold(0u32, |remainder, byte| match byte {
+        b'0'..=b'9' => (remainder * 10 + u32::from(byte - b'0')) % 97,
+        _ => (remainder * 100 + u32::from(byte - b'A') + 10) % 97,
+    });
+    remainder == 1
+}
+
+pub(super) fn ibans(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut found, mut at) = (Vec::new(), 0);
+    // An account number has digits in the third and fourth place.
+    while let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
+        let place = at + digit;
+        at = place + 1;
+        let start = place
+            .checked_sub(2)
+            .filter(|start| found.last().is_none_or(|last: &Range<usize>| last.end <= *start));
+        if let Some(start) = start
+            && let ReadNumber::Found(end) = read_iban(bytes, start)
+        {
+            found.push(start..end);
+            at = end;
+        }
+    }
+    found
+}
+
+pub(super) fn open_iban(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let first = bytes.len().saturating_sub(MAX_NUMBER);
+    let is_open = |start: &usize| match read_iban(bytes, *start) {
+        ReadNumber::Open => true,
+        // A letter after it would make it none.
+        ReadNumber::Found(end) => end == bytes.len(),
+        ReadNumber::None => false,
+    };
+    (first..bytes.len()).find(is_open).unwrap_or(bytes.len())
+}
+
+/// The end of a telephone number after its `+`, and the number of its digits.
+fn read_phone(bytes: &[u8], start: usize) -> (usize, usize) {
+    let (mut digits, mut end, mut between, mut at) = (0, start, 0, start + 1);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'0'..=b'9' if digits == 0 && *byte == b'0' => break,
+            b'0'..=b'9' => {
+                (digits, between, end) = (digits + 1, 0, at + 1);
+            }
+            b' ' | b'(' | b')' | b'.' | b'/' | b'-' if between < 2 && digits > 0 => between += 1,
+            _ => break,
+        }
+        at += 1;
+    }
+    (end, digits)
+}
+
+pub(super) fn phones(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let (mut found, mut free) = (Vec::new(), 0);
+    for (start, _) in text.match_indices('+') {
+        if start < free {
+            continue;
+        }
+        let (end, digits) = read_phone(bytes, start);
+        if (8..=15).contains(&digits) {
+            found.push(start..end);
+            free = end;
+        }
+    }
+    found
+}
+
+pub(super) fn open_phone(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b' ' | b'(' | b')' | b'.' | b'/' | b'-');
+    let rest = bytes.iter().rev().take_while(|byte| is_part(**byte)).count();
+    match bytes.len().checked_sub(rest + 1) {
+        Some(start) if bytes[start] == b'+' => start,
+        _ => bytes.len(),
+    }
+}
