@@ -907,6 +907,13 @@ pub(crate) struct ServeArgs {
     /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.
     #[arg(long = "adk-web", value_name = "DIR")]
     pub(crate) adk_web: Option<PathBuf>,
+    /// A folder for data sets and experiments, which the studio shows: FOLDER/AGENT/USER/NAME.jsonl is a data set, and
+    /// NAME.report a report of `eval run --report`.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) experiments: Option<PathBuf>,
+    /// The agent file of the judge of experiments. Its sessions are in JUDGE.toml.judge.db.
+    #[arg(long, value_name = "JUDGE.toml", requires = "experiments")]
+    pub(crate) judge: Option<PathBuf>,
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,

@@ -6,6 +6,7 @@ mod interchange;
 mod judge;
 mod programs;
 mod report_file;
+mod served;
 mod watch;
 
 use std::fs::File;
@@ -17,6 +18,7 @@ use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
 use self::add::add;
 use self::candidate::experiment;
 use self::report_file::ReportFile;
+pub(super) use self::served::experiments;
 use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
 use crate::show;
