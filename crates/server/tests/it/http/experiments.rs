@@ -59,8 +59,8 @@ async fn turns_become_cases_and_experiments_are_read_case_by_case() {
     assert_eq!((&brief["cases"], &brief["passed"]), (&json!(4), &json!(4)), "{brief}");
 
     let listed = site.get("reader", "/experiments").await.json();
-    let names: Vec<&Value> =
-        listed["experiments"].as_array().unwrap().iter().map(|row| &row["name"]).collect();
+    let rows = listed["experiments"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!((listed["data_sets"].clone(), names), (json!(["mine"]), vec!["base", "brief"]));
     let read = site.get("ada", "/experiments/brief?baseline=base").await.json();
     assert_eq!(read["comparison"]["verdict"], "no_difference", "{read}");
