@@ -51,7 +51,10 @@ async function read(app, chosen, signal) {
     // Of another mode, they cannot be compared.
     return name === candidate && name !== baseline ? get(path(name), { baseline }, signal).catch(bare) : bare();
   };
-  return { names, baseline, candidate, read: await Promise.all(shown.map(one)) };
+  const read = [];
+  // One after the other: a server reads few of them at once.
+  for (const name of shown) read.push(await one(name));
+  return { names, baseline, candidate, read };
 }
 
 /** @param {{ of: string, results: any[], open: (result: any) => void, isOpen: boolean }} props */
