@@ -90,7 +90,7 @@ async fn a_report_of_the_command_is_read_with_its_first_difference() {
         (1, &json!(["torn"]))
     );
     let first = &site.get("ada", "/experiments/worse").await.json()["results"][0];
-    assert_eq!((&first["status"], &first["differs_at"]), (&json!("left_record"), &json!(1)), "{first}");
+    assert_eq!((&first["status"], &first["differs_at"]), (&json!("failed"), &json!(1)), "{first}");
     assert_eq!(first["recorded"][1], "assistant: area 3");
     assert_eq!(first["made"][1], r#"assistant: > pay({"euro":1})"#);
 }
