@@ -78,6 +78,14 @@ const PYDANTIC_AI: Peer = Peer {
     variable: "STEPFOLD_INTEROP_PYDANTIC_AI",
 };
 
+/// The evaluations of pydantic-ai (MIT), whose releases are not always those of its agents.
+const PYDANTIC_EVALS: Peer = Peer {
+    name: "pydantic-evals",
+    needs: &["python3"],
+    packages: &["pydantic-evals==2.62.0"],
+    variable: "STEPFOLD_INTEROP_PYDANTIC_EVALS",
+};
+
 /// Clients of the Model Context Protocol (MIT), of both generations of the SDK, and the newer node that the second wants.
 const MCP_CLIENTS: Peer = Peer {
     name: "mcp-clients",
@@ -220,15 +228,15 @@ const A2A: Peer = Peer {
     variable: "STEPFOLD_INTEROP_A2A",
 };
 
-/// The Agent Development Kit (Apache-2.0): its client in Python, and the page adk-web in the same wheel.
+/// The Agent Development Kit (Apache-2.0): its client in Python, its evaluations, and the page adk-web in the same wheel.
 const ADK: Peer = Peer {
     name: "adk",
     needs: &["python3"],
-    packages: &["google-adk==2.13.0"],
+    packages: &["google-adk[eval]==2.13.0"],
     variable: "STEPFOLD_INTEROP_ADK",
 };
 
-const PEERS: [Peer; 21] = [
+const PEERS: [Peer; 22] = [
     AIMOCK,
     LLAMA,
     MCP_SERVERS,
@@ -239,6 +247,7 @@ const PEERS: [Peer; 21] = [
     MCP_CONFORMANCE_NEXT,
     LANGGRAPH,
     PYDANTIC_AI,
+    PYDANTIC_EVALS,
     RESTATE,
     PLAYWRIGHT,
     TYPESCRIPT,
@@ -461,6 +470,9 @@ mod tests {
             python3 -m venv venv
             /x/target/interop/pydantic-ai/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-ai-slim==2.68.0
             STEPFOLD_INTEROP_PYDANTIC_AI=/x/target/interop/pydantic-ai/venv/bin/python
+            python3 -m venv venv
+            /x/target/interop/pydantic-evals/venv/bin/python -m pip install --quiet --disable-pip-version-check pydantic-evals==2.62.0
+            STEPFOLD_INTEROP_PYDANTIC_EVALS=/x/target/interop/pydantic-evals/venv/bin/python
             npm install --no-audit --no-fund --ignore-scripts --prefix . @restatedev/restate-server@1.7.12
             STEPFOLD_INTEROP_RESTATE=/x/target/interop/restate/node_modules/@restatedev/restate-server-PLATFORM/bin/restate-server
             npm install --no-audit --no-fund --ignore-scripts --prefix . playwright-core@1.65.1 axe-core@4.14.1
@@ -485,7 +497,7 @@ mod tests {
             npm install --no-audit --no-fund --ignore-scripts --prefix . @a2a-js/sdk@1.3.0
             STEPFOLD_INTEROP_A2A=/x/target/interop/a2a/node_modules/@a2a-js/sdk
             python3 -m venv venv
-            /x/target/interop/adk/venv/bin/python -m pip install --quiet --disable-pip-version-check google-adk==2.13.0
+            /x/target/interop/adk/venv/bin/python -m pip install --quiet --disable-pip-version-check google-adk[eval]==2.13.0
             STEPFOLD_INTEROP_ADK=/x/target/interop/adk/venv/bin/python
             cargo nextest run --workspace --all-features --test-threads 4 --success-output immediate -E binary(it) and test(interop)
             cargo test --workspace --all-features --test it interop -- --nocapture

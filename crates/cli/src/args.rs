@@ -532,33 +532,68 @@ pub(crate) enum EvalCommand {
     /// Evaluate the last turns of stored sessions, and label each session with the result: `eval-passed-V` or
     /// `eval-failed-V`, at the version V of the turn. A turn that has such a label is left out.
     Watch(EvalWatchArgs),
+    /// Add the cases of another project's file to a data set: of pydantic-evals (YAML or JSON), or of ADK (an eval set).
+    Import(EvalImportArgs),
+    /// Write a data set for another project. Expectations that it cannot say are listed, and `eval import` has them again.
+    Export(EvalExportArgs),
     /// Print a report in another format.
-    Report {
-        /// The report that `eval run --report` has written.
-        #[arg(value_name = "REPORT")]
-        report: PathBuf,
-        /// The format.
-        #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
-        format: EvalFormat,
-    },
+    Report(EvalReportArgs),
     /// Compare two reports case by case. The status is 1 if the candidate is worse, or if the cases cannot say so.
-    Compare {
-        /// The report of the baseline.
-        #[arg(value_name = "BASELINE")]
-        baseline: PathBuf,
-        /// The report of the candidate.
-        #[arg(value_name = "CANDIDATE")]
-        candidate: PathBuf,
-        /// The seed of the bootstrap.
-        #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
-        seed: u64,
-        /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
-        #[arg(long, value_name = "CASES")]
-        max_losses: Option<u64>,
-        /// The format.
-        #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
-        format: EvalFormat,
-    },
+    Compare(EvalCompareArgs),
+}
+
+/// A file of another project, and the data set that gets its cases.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalImportArgs {
+    /// The file; its fields say which format it has.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The data set, a file of JSON lines; created if it is missing.
+    #[arg(value_name = "DATASET")]
+    pub(crate) data_set: PathBuf,
+}
+
+/// A data set, and the file of another project to write.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalExportArgs {
+    /// The data set: JSON lines, or TOML if its name ends in `.toml`.
+    #[arg(value_name = "DATASET")]
+    pub(crate) data_set: PathBuf,
+    /// The file: `.yaml` for pydantic-evals, `.json` for ADK. Its name without the ending is that of the data set. A file
+    /// that exists is not overwritten.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// A report, and its format.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalReportArgs {
+    /// The report that `eval run --report` has written.
+    #[arg(value_name = "REPORT")]
+    pub(crate) report: PathBuf,
+    /// The format.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) format: EvalFormat,
+}
+
+/// Two reports, and the thresholds of their comparison.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EvalCompareArgs {
+    /// The report of the baseline.
+    #[arg(value_name = "BASELINE")]
+    pub(crate) baseline: PathBuf,
+    /// The report of the candidate.
+    #[arg(value_name = "CANDIDATE")]
+    pub(crate) candidate: PathBuf,
+    /// The seed of the bootstrap.
+    #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
+    pub(crate) seed: u64,
+    /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
+    #[arg(long, value_name = "CASES")]
+    pub(crate) max_losses: Option<u64>,
+    /// The format.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) format: EvalFormat,
 }
 
 /// Which turns become cases of which data set.
@@ -674,6 +709,9 @@ pub(crate) struct EvalRunArgs {
     /// Add times and costs to the report, which then differs from one time to the next.
     #[arg(long)]
     pub(crate) measured: bool,
+    /// Add the recorded turn and the candidate's, line by line, to each case that has not passed: the studio shows them.
+    #[arg(long)]
+    pub(crate) timelines: bool,
     /// Cases at a time.
     #[arg(long, value_name = "CASES", default_value = "4")]
     pub(crate) parallel: NonZeroUsize,
@@ -880,6 +918,13 @@ pub(crate) struct ServeArgs {
     /// Serve the page of adk-web, at /dev-ui/, from this folder: `google/adk/cli/browser` of the package google-adk.
     #[arg(long = "adk-web", value_name = "DIR")]
     pub(crate) adk_web: Option<PathBuf>,
+    /// A folder for data sets and experiments, which the studio shows: FOLDER/AGENT/USER/NAME.jsonl is a data set, and
+    /// NAME.report a report of `eval run --report`.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) experiments: Option<PathBuf>,
+    /// The agent file of the judge of experiments. Its sessions are in JUDGE.toml.judge.db.
+    #[arg(long, value_name = "JUDGE.toml", requires = "experiments")]
+    pub(crate) judge: Option<PathBuf>,
     /// Let anyone who reaches the server read the agent cards (A2A): names and descriptions of agents.
     #[arg(long = "public-cards")]
     pub(crate) public_cards: bool,

@@ -77,7 +77,7 @@ impl Default for Conversation {
 }
 
 impl Conversation {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match self {
             Conversation::Notation(text) => text.is_empty(),
             Conversation::Messages(messages) => messages.is_empty(),
@@ -287,6 +287,11 @@ impl Case {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
         let place = mixed as f64 / (1_u64 << 53) as f64;
         place < part
+    }
+
+    /// The messages before the turn.
+    pub(crate) fn messages_before(&self) -> Result<Vec<Arc<Message>>, String> {
+        Ok(self.conversation.transcript()?.iter().cloned().collect())
     }
 
     /// The user's words.

@@ -72,7 +72,8 @@ pub enum Verdict {
     NoDifference,
     /// The candidate is worse: a regression.
     Worse,
-    /// Fewer than half of the baseline's cases say something about the candidate.
+    /// Fewer than half of the baseline's cases say something about the candidate; or a case is lost, and there are fewer
+    /// than six pairs, which are never more than chance.
     Unknown,
 }
 
@@ -161,6 +162,8 @@ impl Comparison {
         match self.p_value < 0.05 {
             true if self.interval.1 < 0.0 => Verdict::Worse,
             _ if unpaired > self.pairs => Verdict::Unknown,
+            // Too few for a proof, and not without a loss.
+            _ if self.losses > 0 && self.pairs < LEAST_PAIRS => Verdict::Unknown,
             true if self.interval.0 > 0.0 => Verdict::Better,
             _ => Verdict::NoDifference,
         }

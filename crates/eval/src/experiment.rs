@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use stepfold_agent_loop::{Agent, Event};
+use stepfold_agent_loop::{Agent, Event, EventKind};
 use stepfold_state_core::chat::Prices;
 
 use crate::answers::RecordAnswers;
 use crate::case::Case;
-use crate::data_set::DataSet;
+use crate::data_set::{DataSet, hash};
 use crate::error::EvalError;
 use crate::expectation::{CallRule, EvaluationContext, Evaluator, ProgramRunner, Score, Trials};
 use crate::judge::Judge;
 use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
 use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
 use crate::spending::Spending;
+use crate::telemetry;
+use crate::timelines::Timelines;
 use crate::trial::Trial;
 
 /// A candidate with the options of its evaluation. See the [crate](crate) for an example.
@@ -36,6 +38,7 @@ pub struct Experiment {
     allowed_live: BTreeSet<String>,
     rule: CallRule,
     is_measured: bool,
+    has_timelines: bool,
     repeats: u64,
     known: Arc<KnownResults>,
     context: EvaluationContext,
@@ -62,6 +65,7 @@ impl Experiment {
             allowed_live: BTreeSet::new(),
             rule: CallRule::default(),
             is_measured: false,
+            has_timelines: false,
             repeats: 1,
             known: Arc::default(),
             context: EvaluationContext::default(),
@@ -125,13 +129,14 @@ impl Experiment {
     /// Sets the judge, for [`Expectation::Judge`](crate::Expectation::Judge). Without one, a case with a rubric is an
     /// [error](CaseStatus::Error), and so is one whose judge fails.
     pub fn judge(mut self, judge: Judge) -> Self {
-        self.context.judge = Some(judge);
+        self.context.judge = Some(judge.unlimited());
         self
     }
 
     /// Limits the requests to models, of the candidate and the judge together.
     pub fn spending(mut self, spending: Spending) -> Self {
         self.context.spending = spending;
+        self.context.judge = self.context.judge.map(Judge::unlimited);
         self
     }
 
@@ -165,6 +170,12 @@ impl Experiment {
         self
     }
 
+    /// Adds the recorded turn and that of the candidate to the result of each case that has not passed, line by line.
+    pub fn timelines(mut self) -> Self {
+        self.has_timelines = true;
+        self
+    }
+
     /// The head of the report.
     pub fn head(&self) -> ReportHead {
         let mut head =
@@ -183,6 +194,17 @@ impl Experiment {
         if self.rule != CallRule::default() {
             let rule = serde_json::to_string(&self.rule).unwrap_or_default();
             head.options.insert("call rule".to_owned(), rule);
+        }
+        if self.context.prices != Prices::new() {
+            // A table may be long, and a report says that it is the same.
+            let prices = serde_json::to_string(&self.context.prices).unwrap_or_default();
+            head.options.insert("prices".to_owned(), format!("{:016x}", hash(&prices)));
+        }
+        if self.is_measured {
+            head.options.insert("measured".to_owned(), "true".to_owned());
+        }
+        if self.has_timelines {
+            head.options.insert("timelines".to_owned(), "true".to_owned());
         }
         head
     }
@@ -231,7 +253,7 @@ impl Experiment {
             let case = case?;
             Ok::<_, EvalError>(match self.known_result(&case, repeat) {
                 Some(known) => (known.clone(), true),
-                None => (CaseResult { repeat, ..self.run_case(&case).await }, false),
+                None => (self.run_repeat(&case, repeat).await.0, false),
             })
         });
         let mut results = stream::iter(started).buffered(self.concurrency);
@@ -262,7 +284,11 @@ impl Experiment {
     /// The same, with the events that the candidate made: those of its whole run in [`Mode::Roll`], of its replies in
     /// [`Mode::Next`], none in [`Mode::Replay`].
     pub async fn run_with_events(&self, case: &Case) -> (CaseResult, Vec<Event>) {
-        let attempt = match tokio::time::timeout(self.timeout, self.attempt(case)).await {
+        self.run_repeat(case, 0).await
+    }
+
+    async fn run_repeat(&self, case: &Case, repeat: u64) -> (CaseResult, Vec<Event>) {
+        let attempt = match tokio::time::timeout(self.timeout, self.attempt(case, repeat)).await {
             Ok(attempt) => attempt,
             Err(_) => Attempt {
                 ending: Ending::Error(format!("timeout after {:?}", self.timeout)),
@@ -270,10 +296,22 @@ impl Experiment {
             },
         };
         let events = attempt.events.clone();
-        (self.result(case, attempt).await, events)
+        let mut result = CaseResult { repeat, ..self.result(case, attempt).await };
+        if self.has_timelines && result.status != CaseStatus::Passed {
+            let is_reply = |event: &&Event| matches!(event.kind, EventKind::Replied { .. });
+            let recorded = case.events().iter();
+            result.timelines = match self.mode {
+                // The candidate makes no event.
+                Mode::Replay | Mode::Recorded => None,
+                Mode::Next => Some(Timelines::of(recorded.filter(is_reply), events.iter())),
+                Mode::Roll | Mode::Live => Some(Timelines::of(recorded, events.iter())),
+            };
+        }
+        telemetry::report(self.candidate.name(), &self.mode.to_string(), &result);
+        (result, events)
     }
 
-    async fn attempt(&self, case: &Case) -> Attempt {
+    async fn attempt(&self, case: &Case, repeat: u64) -> Attempt {
         match self.mode {
             Mode::Replay => replay(&self.candidate, case).await,
             Mode::Next => next(&self.candidate, case, &self.rule, &self.context).await,
@@ -282,7 +320,9 @@ impl Experiment {
                 roll(&self.candidate, case, answers, &self.context).await
             }
             Mode::Live => {
-                let scope = format!("eval/{}", case.name);
+                // A service that honours idempotency keys would answer a repeat, or another candidate, from memory.
+                let candidate = serde_json::to_string(self.candidate.fingerprint()).unwrap_or_default();
+                let scope = format!("eval/{:016x}/{}/{repeat}", hash(&candidate), case.name);
                 let answers = |_| RecordAnswers::live(scope, self.allowed_live.clone());
                 roll(&self.candidate, case, answers, &self.context).await
             }

@@ -1,12 +1,16 @@
 //! The judge: an agent that decides by a rubric whether a trial is good. Its runs are stored like any other.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_agent_loop::{Agent, Output};
-use stepfold_runner::{RunStatus, Runner};
-use stepfold_session_scopes::SessionStore;
+use stepfold_agent_loop::{Agent, EventKind, Output};
+use stepfold_runner::{RunStatus, Runner, SessionHandle};
+use stepfold_session_scopes::{AnyStore, SessionStore};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, Usage,
+    WireRequest,
+};
 
 use crate::case::Case;
 use crate::data_set::hash;
@@ -58,7 +62,8 @@ impl Rubric {
 ///
 /// Each judgement is a run of its own session, of the user `judge`, in the store of the judge: it can be inspected, replayed and
 /// evaluated like any other. The id of the session is a digest of the agent and of what it read; so the same judgement is made
-/// once, also in another process, and an experiment that continues pays for none twice.
+/// once, also in another process, and an experiment that continues pays for none twice. A run that ended without a judgement is
+/// kept, and the next experiment judges again, in a session with a number after the digest.
 ///
 /// # Examples
 /// ```
@@ -80,9 +85,12 @@ impl Rubric {
 /// ```
 #[derive(Clone)]
 pub struct Judge {
-    runner: Arc<Runner>,
+    agent: Agent,
+    store: AnyStore,
     /// The digest of the agent.
     digest: String,
+    /// The runner of one experiment, whose limit each request of the judge passes.
+    runner: Arc<OnceLock<Result<Runner, String>>>,
 }
 
 impl std::fmt::Debug for Judge {
@@ -109,12 +117,26 @@ impl Judge {
         let agent = built.map_err(|error| EvalError::Judge { why: error.to_string() })?;
         let fingerprint = serde_json::to_string(agent.fingerprint()).unwrap_or_default();
         let digest = format!("{:016x}", hash(&fingerprint));
-        Ok(Judge { runner: Arc::new(Runner::builder(agent, store).build()), digest })
+        Ok(Judge { agent, store: AnyStore::new(store), digest, runner: Arc::default() })
+    }
+
+    /// The same judge for an experiment with another limit.
+    pub(crate) fn unlimited(self) -> Self {
+        Judge { runner: Arc::default(), ..self }
     }
 
     /// The digest of the agent, for the head of a report.
     pub(crate) fn digest(&self) -> &str {
         &self.digest
+    }
+
+    fn runner(&self, spending: &Spending) -> Result<&Runner, String> {
+        let runner = self.runner.get_or_init(|| {
+            let model = LimitedModel { agent: self.agent.clone(), spending: spending.clone() };
+            let agent = self.agent.to_builder().model(model).build().map_err(|error| error.to_string())?;
+            Ok(Runner::builder(agent, self.store.clone()).build())
+        });
+        runner.as_ref().map_err(Clone::clone)
     }
 
     /// Judges a trial.
@@ -129,27 +151,91 @@ impl Judge {
     ) -> Result<Score, String> {
         let text = prompt(case, trials, rubric);
         let id = format!("{}-{:016x}", self.digest, hash(&text));
-        let fault = |why: String| format!("no judgement in session `{USER}/{id}`: {why}");
-        let session =
-            self.runner.session(USER, id.as_str()).await.map_err(|error| fault(error.to_string()))?;
-        let is_new = session.recorded_runs().await.map_err(|error| fault(error.to_string()))?.is_empty();
-        if is_new {
-            spending.take().map_err(&fault)?;
+        let mut attempt = 1_u64;
+        loop {
+            let id = if attempt == 1 { id.clone() } else { format!("{id}-{attempt}") };
+            let fault = |why: String| format!("no judgement in session `{USER}/{id}`: {why}");
+            match self.judgement(&id, &text, spending).await.map_err(&fault)? {
+                SessionJudgement::Made(judgement) => return Ok(score(judgement, rubric)),
+                // An earlier experiment had no judgement: the session keeps the failure, and another one is begun.
+                SessionJudgement::Missing { why: _, was_known: true } => attempt += 1,
+                SessionJudgement::Missing { why, was_known: false } => return Err(fault(why)),
+            }
         }
-        let report =
-            session.run_as("judgement", text.as_str()).await.map_err(|error| fault(error.to_string()))?;
-        if is_new {
-            spending.add(self.runner.agent().model().id(), &report.usage);
+    }
+
+    /// The judgement of a session, which is made if there is none, and continued if it was interrupted.
+    async fn judgement(&self, id: &str, text: &str, spending: &Spending) -> Result<SessionJudgement, String> {
+        let session = self.runner(spending)?.session(USER, id).await.map_err(|error| error.to_string())?;
+        let before = replies_of(&session).await?;
+        let is_open = session.unfinished().await.map_err(|error| error.to_string())?.is_some();
+        let was_known = before.is_some() && !is_open;
+        let report = session.run_as("judgement", text).await;
+        if !was_known {
+            let replies = replies_of(&session).await?.unwrap_or_default();
+            for usage in replies.iter().skip(before.map_or(0, |before| before.len())) {
+                spending.add(self.agent.model().id(), usage);
+            }
         }
-        let output = match (report.output, report.status) {
-            (Some(output), _) => output,
-            (None, RunStatus::Finished(exit)) => return Err(fault(exit.to_string())),
-            (None, _) => return Err(fault("it waits for a decision".to_owned())),
-        };
-        let Judgement { reason, score, passed } =
-            serde_json::from_value(output).map_err(|error| fault(error.to_string()))?;
-        let passed = rubric.least.map_or(passed, |least| score >= least);
-        Ok(Score { evaluator: "judge".to_owned(), passed, value: Some(score), reason: Some(reason) })
+        let report = report.map_err(|error| error.to_string())?;
+        Ok(match (report.output.map(serde_json::from_value), report.status) {
+            (Some(Ok(judgement)), _) => SessionJudgement::Made(judgement),
+            (Some(Err(error)), _) => SessionJudgement::Missing { why: error.to_string(), was_known },
+            (None, RunStatus::Finished(exit)) => {
+                SessionJudgement::Missing { why: exit.to_string(), was_known }
+            }
+            (None, _) => {
+                SessionJudgement::Missing { why: "it waits for a decision".to_owned(), was_known: false }
+            }
+        })
+    }
+}
+
+/// What a session of a judge holds.
+enum SessionJudgement {
+    Made(Judgement),
+    Missing { why: String, was_known: bool },
+}
+
+fn score(Judgement { reason, score, passed }: Judgement, rubric: &Rubric) -> Score {
+    let passed = rubric.least.map_or(passed, |least| score >= least);
+    Score { evaluator: "judge".to_owned(), passed, value: Some(score), reason: Some(reason) }
+}
+
+/// The usage of each reply that a session has recorded; `None` without a run.
+async fn replies_of(session: &SessionHandle) -> Result<Option<Vec<Usage>>, String> {
+    let runs = session.recorded_runs().await.map_err(|error| error.to_string())?;
+    let replies = runs.iter().flat_map(|run| &run.events).filter_map(|event| match &event.kind {
+        EventKind::Replied { usage, .. } => Some(*usage),
+        _ => None,
+    });
+    Ok((!runs.is_empty()).then(|| replies.collect()))
+}
+
+/// The model of a judge within the limit of an experiment.
+struct LimitedModel {
+    agent: Agent,
+    spending: Spending,
+}
+
+impl ChatModel for LimitedModel {
+    fn id(&self) -> &str {
+        self.agent.model().id()
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        match self.spending.take() {
+            Ok(()) => self.agent.model().respond(request),
+            Err(why) => ReplyStream::failed(ModelError::new(ModelErrorKind::QuotaExceeded, why)),
+        }
+    }
+
+    fn omitted_tools(&self, tools: &Arc<[ToolSpec]>) -> Vec<OmittedTool> {
+        self.agent.model().omitted_tools(tools)
+    }
+
+    fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
+        self.agent.model().wire_request(request)
     }
 }
 

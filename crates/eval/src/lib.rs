@@ -54,6 +54,10 @@
 //!   costs are left out unless they are [asked for](Experiment::measured); the seed of a comparison is in it.
 //! - A data set is read case by case, and results can be given away: memory does not grow with either.
 //!
+//! Each result is an event of `tracing`, `gen_ai.evaluation.result` with the evaluator, its score and its explanation, as the
+//! [conventions](https://opentelemetry.io/docs/specs/semconv/gen-ai/) of OpenTelemetry have it: a program that exports spans
+//! exports them. An explanation may quote the turn.
+//!
 //! # What is absent
 //!
 //! There is no network and no process here: an evaluator that is a program needs a [`ProgramRunner`]. Nothing is written to a
@@ -67,11 +71,14 @@ mod data_set;
 mod error;
 mod expectation;
 mod experiment;
+mod interchange;
 mod judge;
 mod mode;
 mod redaction;
 mod report;
 mod spending;
+mod telemetry;
+mod timelines;
 mod trial;
 
 pub use stepfold_agent_loop::Agent;
@@ -84,9 +91,11 @@ pub use crate::expectation::{
     CallOrder, CallRule, Evaluator, Expectation, ExpectedCall, ExpectedCalls, Program, ProgramRunner, Score,
 };
 pub use crate::experiment::Experiment;
+pub use crate::interchange::{Converted, DataSetFormat};
 pub use crate::judge::{Judge, Rubric};
 pub use crate::mode::Mode;
 pub use crate::redaction::Redaction;
 pub use crate::report::{CaseResult, CaseStatus, Measured, REPORT_FORMAT, Report, ReportHead, Summary};
 pub use crate::spending::Spending;
+pub use crate::timelines::Timelines;
 pub use crate::trial::{Trial, TrialCall};

@@ -96,6 +96,23 @@ impl Redaction {
         self
     }
 
+    /// Continues the numbers of a data set that grows: replacements get higher numbers than those that stand in this case of
+    /// it. Which values those were is not known, so an equal value gets a number of its own.
+    pub fn continue_after(&mut self, case: &Case) {
+        let Ok(text) = serde_json::to_string(case) else { return };
+        let names = self.patterns.iter().map(|(name, _)| name).chain(&self.keys);
+        for name in names {
+            let opening = format!("[{name} ");
+            let numbers = text.match_indices(&opening).filter_map(|(place, _)| {
+                let rest = &text[place + opening.len()..];
+                rest[..rest.find(']')?].parse::<u64>().ok()
+            });
+            let highest = numbers.max().unwrap_or(0);
+            let count = self.counts.entry(name.clone()).or_default();
+            *count = highest.max(*count);
+        }
+    }
+
     /// The case without the values that the rules name.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::case::Case;
 use crate::error::EvalError;
 use crate::expectation::Score;
 use crate::mode::Mode;
+use crate::timelines::Timelines;
 use crate::trial::Trial;
 
 /// The version of the stored form of a report.
@@ -91,7 +92,7 @@ pub enum CaseStatus {
 }
 
 impl CaseStatus {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             CaseStatus::Passed => "passed",
             CaseStatus::Failed => "failed",
@@ -134,6 +135,10 @@ pub struct CaseResult {
     /// Times and costs, which differ from one time to the next, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
+    /// The recorded turn beside the candidate's, if timelines were [asked for](crate::Experiment::timelines) and the case has
+    /// not passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timelines: Option<Timelines>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -6,6 +6,7 @@ import { know } from "./store.js";
 import { Actions, Composer, Dialogs, open } from "./act.js";
 import { Compare } from "./compare.js";
 import { Conversation, Seen } from "./conversation.js";
+import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { Inspector } from "./inspector.js";
 import { Requests } from "./requests.js";
@@ -49,7 +50,7 @@ function App() {
     </header>
     <${Sessions} />
     <main>
-      ${why ? html`<${Nowhere} why=${why} />` : !session ? html`<${Welcome} />`
+      ${why ? html`<${Nowhere} why=${why} />` : !session ? (view.experiment === undefined ? html`<${Welcome} />` : html`<${Experiments} />`)
       : html`<${Scrubber} /><${Requests} />
         <div class="tabs" role="tablist" aria-label="Views">${tabs().map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
           onClick=${() => store.go({ tab: name })} onKeyDown=${sideways}>${word}</button>`)}</div>
@@ -85,7 +86,7 @@ function Welcome() {
   return html`<div class="empty"><h1>${know.view.app}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
     ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ app: row.app, session: row.id })}>${row.id}</button>${row.app === know.view.app ? "" : ` of ${row.app}`} ${STOPPED[store.statusOf(row)]}<br />`)}</p>`}
-    <button type="button" class="main" onClick=${() => open("new")}>New session</button></div>`;
+    <button type="button" class="main" onClick=${() => open("new")}>New session</button> <button type="button" onClick=${() => store.go({ experiment: "" })}>Experiments</button></div>`;
 }
 
 /** What the agent is, and what it works with. */

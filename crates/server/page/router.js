@@ -10,6 +10,7 @@
  * @property {string} panel
  * @property {string} [key] the key whose writes are listed
  * @property {string} [compare] the session that is compared with
+ * @property {string} [experiment] the experiment that is looked at; empty for the newest one
  * @property {string} [invalid] the address, if it cannot be read
  */
 
@@ -40,6 +41,7 @@ export function read(hash) {
     panel: found.get("panel") === "step" ? "step" : "state",
     key: found.get("key") ?? undefined,
     compare: found.get("with") ?? undefined,
+    experiment: found.get("experiment") ?? undefined,
     invalid: parts ? undefined : hash,
   };
 }
@@ -52,6 +54,7 @@ export function write(view) {
   if (view.panel !== "state") query.set("panel", view.panel);
   if (view.key) query.set("key", view.key);
   if (view.compare) query.set("with", view.compare);
+  if (view.experiment !== undefined) query.set("experiment", view.experiment);
   const path = [view.app, view.session].filter(Boolean).map((part) => encodeURIComponent(part ?? "")).join("/");
   const text = query.toString();
   return `#/${path}${text ? `?${text}` : ""}`;

@@ -105,7 +105,7 @@ pub const LAYERS: &[Layer] = &[
         folder: "crates/server",
         row: Row::Hosts,
         may_use: &[STATE_CORE, SESSION_SCOPES, AGENT_LOOP, RUNNER],
-        by_feature: &[],
+        by_feature: &[EVAL],
     },
     Layer {
         package: RESTATE,

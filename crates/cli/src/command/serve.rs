@@ -17,6 +17,7 @@ use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
 
 use super::demo;
+use super::eval::experiments;
 use crate::archive::AgentFiles;
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, ServeArgs};
 use crate::context::{LoadedAgent, with_spend_limits, with_traces};
@@ -190,6 +191,8 @@ fn apps(
             .observe(move |_| observer.clone())
             .build();
         let app = App::from(runner).prices(prices);
+        let folder = experiments(options, app.name(), path)?;
+        let app = folder.into_iter().fold(app, App::experiments);
         apps.push(match shape {
             Some(shape) => app.graph(shape),
             None => app,

@@ -17,7 +17,7 @@ assistant: I have paid 12.
 ";
 
 /// Three sessions that have paid.
-fn room() -> Room {
+pub(crate) fn paying_room() -> Room {
     let room = Room::new(AGENT, SCRIPT);
     for session in ["s1", "s2", "s3"] {
         room.say(&format!("run a.toml -s {session} 'pay the bill'"), "");
@@ -27,7 +27,7 @@ fn room() -> Room {
 
 #[test]
 fn a_worse_candidate_is_found_without_paying_again() {
-    let room = room();
+    let room = paying_room();
     room.check(
         "eval add a.toml cases.jsonl --newest 5",
         expect![[r#"
@@ -61,7 +61,7 @@ fn a_worse_candidate_is_found_without_paying_again() {
 
 #[test]
 fn reports_have_four_formats_and_are_the_same_again() {
-    let room = room();
+    let room = paying_room();
     room.say("eval add a.toml cases.jsonl --newest 5", "");
     for report in ["one.jsonl", "two.jsonl"] {
         room.say(&format!("eval run a.toml cases.jsonl --report {report} --model script:a.script"), "");
@@ -123,7 +123,7 @@ expect = [
 
 #[test]
 fn a_setting_changes_the_candidate_alone() {
-    let room = room();
+    let room = paying_room();
     room.say("eval add a.toml cases.jsonl --newest 5", "");
     let limited = room
         .say("eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --set name=brief", "");
@@ -287,4 +287,52 @@ fn judges_and_live_tools_are_bounded() {
     let ran = room.say(&format!("{live} --allow pay"), "");
     assert!(ran.contains("1 cases: 1 passed"), "{ran}");
     assert_eq!(paid(), 4);
+}
+
+#[test]
+fn a_damaged_session_does_not_end_a_watch() {
+    let room = Room::new(AGENT, SCRIPT);
+    for session in ["s1", "s2", "s3"] {
+        room.say(&format!("run a.toml -s {session} --store s.db 'pay the bill'"), "");
+    }
+    let mut stored = std::fs::read(room.path("s.db")).unwrap();
+    let reply = stored.windows(15).position(|bytes| bytes == b"I have paid 12.").unwrap();
+    stored[reply] = b'L';
+    std::fs::write(room.path("s.db"), stored).unwrap();
+    room.write("expect.toml", "expect = [\"answered\"]\n");
+    let watched = room.say("eval watch a.toml expect.toml --store s.db", "");
+    assert_eq!(watched.matches("  eval-passed-").count(), 2, "{watched}");
+    assert_eq!(watched.matches(" could not be evaluated: ").count(), 1, "{watched}");
+    assert!(watched.ends_with("exit 1\n"), "{watched}");
+}
+
+#[test]
+fn data_sets_of_other_projects_are_written_and_read() {
+    let room = paying_room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    let written = "[[case]]\nname = \"w\"\nsay = \"pay\"\nexpect = [{ text_contains = [\"12\"] }, { max_tokens = 9 }]\n";
+    std::fs::write(room.path("written.toml"), written).unwrap();
+    for file in ["cases.yaml", "cases.json"] {
+        room.say(&format!("eval export cases.jsonl {file}"), "");
+        let read = room.say(&format!("eval import {file} again.{file}.jsonl"), "");
+        assert!(read.starts_with(&format!("3 cases added to again.{file}.jsonl")), "{read}");
+        let lines = |name: &str| std::fs::read_to_string(room.path(name)).unwrap();
+        assert_eq!(lines(&format!("again.{file}.jsonl")), lines("cases.jsonl"));
+        // The record has come with them.
+        let ran = room.say(&format!("eval run a.toml again.{file}.jsonl --model script:a.script"), "");
+        assert!(ran.contains("3 cases: 3 passed, 0 failed"), "{ran}");
+    }
+    room.check(
+        "eval export written.toml written.yaml",
+        expect![[r#"
+            1 case written to written.yaml
+            | left out: case `w`: max_tokens
+        "#]],
+    );
+    let again = room.say("eval export written.toml written.yaml", "");
+    assert!(again.contains("pydantic-evals data set written.yaml could not be written"), "{again}");
+    let unknown = room.say("eval export written.toml written.csv", "");
+    assert!(unknown.contains("unknown format of written.csv; available: .yaml"), "{unknown}");
+    let neither = room.say("eval import a.toml cases.jsonl", "");
+    assert!(neither.contains("data set a.toml could not be read: "), "{neither}");
 }

@@ -20,6 +20,7 @@ mod crashes;
 mod documents;
 mod erasure;
 mod eval;
+mod eval_interop;
 mod graph_checks;
 mod graphs;
 mod history;

@@ -94,6 +94,34 @@ fn check(collector: JoinHandle<(String, String)>) {
 }
 
 #[test]
+fn results_of_an_evaluation_are_told_to_the_collector() {
+    let (address, collector) = collector();
+    let room = Room::new(AGENT, "assistant: area 3\n");
+    let case =
+        "[[case]]\nname = 'largest'\nsay = 'which?'\nexpect = [{ text_contains = ['area 4'] }, 'answered']\n";
+    room.write("cases.toml", case);
+    let options = format!("--model script:a.script --otlp http://{address}");
+    room.say(&format!("eval run a.toml cases.toml {options}"), "");
+    let (_, body) = collector.join().unwrap();
+    let told = [
+        "evaluate a",
+        "gen_ai.evaluation.result",
+        "gen_ai.evaluation.name",
+        "text_contains",
+        "gen_ai.evaluation.score.label",
+        "fail",
+        "gen_ai.evaluation.score.value",
+        "gen_ai.evaluation.explanation",
+        "expected `area 4` in the text, found `area 3`",
+        "stepfold.eval.case",
+        "largest",
+    ];
+    for text in told {
+        assert!(body.contains(text), "{text} in {body}");
+    }
+}
+
+#[test]
 fn a_collector_that_is_not_there_is_a_warning() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let room = Room::new(AGENT, SCRIPT);

@@ -105,6 +105,7 @@ async fn flaky_cases_are_named_and_decided_by_most_repeats() {
     assert_eq!((comparison.pairs, comparison.losses, comparison.ties), (3, 1, 2), "{comparison}");
     assert_eq!(comparison.flaky, [cases[0].name.clone(), cases[1].name.clone()]);
     assert_eq!(comparison.lost, [(cases[1].name.clone(), "own: bad luck".to_owned())]);
-    assert_eq!(comparison.verdict(), Verdict::NoDifference);
+    // A loss, and too few pairs for a proof.
+    assert_eq!(comparison.verdict(), Verdict::Unknown);
     assert!(luck.to_string().contains(&format!("{} #2", cases[0].name)), "{luck}");
 }

@@ -91,7 +91,7 @@ async fn a_few_pairs_are_said_to_be_too_few() {
     let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
     let cases = cases(&agent, 6).await;
     let worse = clerk(Variation::LostState, &executions).build().expect("a valid agent");
-    for (count, verdict) in [(5, Verdict::NoDifference), (6, Verdict::Worse)] {
+    for (count, verdict) in [(5, Verdict::Unknown), (6, Verdict::Worse)] {
         let of = |agent: &Agent| Experiment::new(agent);
         let some = || DataSet::of(cases[..count].to_vec());
         let before = of(&agent).run(some()).await.expect("valid cases");
@@ -155,4 +155,19 @@ fn a_named_value_is_found_where_json_escapes_it() {
     let stored = serde_json::to_string(&redacted).expect("it has a stored form");
     assert!(!stored.contains("Arcadio") && !stored.contains("Pepe"), "{stored}");
     assert!(stored.contains("[owner 1]"), "{stored}");
+}
+
+#[test]
+fn numbers_of_redaction_continue_where_a_data_set_grows() {
+    let case = |name: &str, mail: &str| Case::new(name, format!("I am {mail}"));
+    let first = Redaction::new().emails().apply(&case("a", "ada@example.org")).expect("the rules apply");
+    let mut redaction = Redaction::new().emails();
+    redaction.continue_after(&first);
+    redaction.continue_after(&case("b", "[email 7] and [email x], [phone 9]"));
+    let said = |case: Case| case.say.expect("a text");
+    assert_eq!(said(first), "I am [email 1]");
+    for (mail, number) in [("bob@example.org", 8), ("eve@example.org", 9), ("bob@example.org", 8)] {
+        let next = redaction.apply(&case("c", mail)).expect("the rules apply");
+        assert_eq!(said(next), format!("I am [email {number}]"));
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_eval::{Case, CaseStatus, DataSet, Expectation, Experiment, Judge, Mode, Rubric, Spending};
+use stepfold_eval::{
+    Case, CaseStatus, DataSet, Expectation, Experiment, Judge, Mode, Report, Rubric, Spending,
+};
 use stepfold_runner::Runner;
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::chat::{Price, Prices};
@@ -52,7 +54,10 @@ async fn live_cases_run_tools_and_at_most_once_only_by_name() {
     };
     let (status, count, _, keys) = run("assistant: > c1 look()\n  > c2 store()\nassistant: done", &[]).await;
     assert_eq!((status, count, keys.len()), (CaseStatus::Passed, 2, 2));
-    assert!(keys.iter().all(|key| key.contains(" eval/a/1/")), "never the key of a session: {keys:?}");
+    assert!(
+        keys.iter().all(|key| key.contains(" eval/") && key.contains("/a/0/1/")),
+        "never the key of a session: {keys:?}"
+    );
 
     let (status, _, why, keys) = run("assistant: > c1 pay()\nassistant: done", &[]).await;
     assert_eq!(
@@ -154,6 +159,95 @@ async fn requests_and_costs_of_candidates_and_judges_are_bounded() {
     let report =
         experiment(Spending::new().max_nanodollars(1_000, priced)).run(plain()).await.expect("valid");
     assert_eq!(report.summary().passed, 3, "{report}");
+}
+
+/// A judge that calls a tool before it judges: two requests.
+fn thorough() -> Agent {
+    let look = Tool::new("look", "Looks closer.", async || Ok::<&str, ToolError>("it is fine"));
+    Agent::builder(script(&format!("assistant: > l1 look()\n{GOOD}")))
+        .name("judge")
+        .tool(look.build().expect("a valid tool"))
+        .build()
+        .expect("an agent")
+}
+
+#[tokio::test]
+async fn each_request_of_a_judge_counts() {
+    let agent = Agent::builder(script("assistant: area 3").whole()).build().expect("an agent");
+    let case = Case::new("a", "which area?").expect(Expectation::Judge(Rubric::new("One area.")));
+    let store = Arc::new(MemoryStore::new());
+    let run = async || {
+        let judge = Judge::new(&thorough(), Arc::clone(&store)).expect("it can judge");
+        let spending = Spending::new().max_requests(2);
+        Experiment::new(&agent).judge(judge).spending(spending).run_case(&case).await
+    };
+    // One for the candidate, one for the judge's call, and none for its judgement.
+    let result = run().await;
+    assert_eq!(result.status, CaseStatus::Error, "{}", result.why());
+    assert!(result.why().contains("the limit of 2 requests is reached"), "{}", result.why());
+    // The judge continues where it was stopped: with the answer of its tool, and one request.
+    let result = run().await;
+    assert_eq!(result.status, CaseStatus::Passed, "{}", result.why());
+}
+
+#[tokio::test]
+async fn a_failed_judgement_is_made_again_by_the_next_experiment() {
+    let agent = Agent::builder(script("assistant: area 3").whole()).build().expect("an agent");
+    let case = Case::new("a", "which area?").expect(Expectation::Judge(Rubric::new("One area.")));
+    let store = Arc::new(MemoryStore::new());
+    let run = async |said: &str| {
+        let judge = Agent::builder(script(said)).name("judge").max_steps(1).build().expect("an agent");
+        let judge = Judge::new(&judge, Arc::clone(&store)).expect("it can judge");
+        Experiment::new(&agent).judge(judge).run_case(&case).await
+    };
+    for _ in 0..2 {
+        let vague = run("assistant: well").await;
+        assert_eq!(vague.status, CaseStatus::Error, "{}", vague.why());
+    }
+    for said in [GOOD, "assistant: nothing is asked"] {
+        let good = run(said).await;
+        assert_eq!(good.status, CaseStatus::Passed, "{}", good.why());
+    }
+}
+
+/// The idempotency keys of a tool that runs in live cases.
+#[tokio::test]
+async fn repeats_of_a_live_case_have_keys_of_their_own() {
+    let keys: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&keys);
+    let pay = move |context: ToolContext| {
+        kept.lock().expect("no test panics within").push(context.idempotency_key().to_string());
+        async { Ok::<&str, ToolError>("paid") }
+    };
+    let pay = Tool::new("pay", "Pays.", pay).effect(Effect::Idempotent).build().expect("a valid tool");
+    let said = script("assistant: > c1 pay()\nassistant: paid").whole();
+    let agent = Agent::builder(said).tool(pay).build().expect("an agent");
+    let case = Case::new("a", "pay").expect(Expectation::Answered);
+    let live = |agent: &Agent| Experiment::new(agent).mode(Mode::Live).repeats(3);
+    let report = live(&agent).run(DataSet::of([case.clone()])).await.expect("a valid case");
+    assert_eq!(report.summary().passed, 3, "{report}");
+    let other = agent.to_builder().instructions("Be brief.").build().expect("an agent");
+    live(&other).run(DataSet::of([case])).await.expect("a valid case");
+    let mut keys = keys.lock().expect("no test panics within").clone();
+    assert_eq!(keys.len(), 6);
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 6, "{keys:?}");
+}
+
+#[test]
+fn prices_and_measures_are_in_the_head_of_a_report() {
+    let agent = Agent::builder(script("assistant: area 3")).build().expect("an agent");
+    let plain = Experiment::new(&agent).head();
+    assert!(plain.options.is_empty(), "{:?}", plain.options);
+    let prices = Prices::new().with("a", Price::new(1.0, 2.0));
+    let other = Prices::new().with("a", Price::new(1.0, 3.0));
+    let head = |prices| Experiment::new(&agent).prices(prices).measured().head();
+    assert_eq!(head(prices.clone()).options.keys().collect::<Vec<_>>(), ["measured", "prices"]);
+    let interrupted = Report::new(head(prices), Vec::new());
+    let error =
+        Experiment::new(&agent).prices(other).measured().continuing(interrupted).expect_err("other prices");
+    assert!(error.to_string().ends_with("option `prices` changed"), "{error}");
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use serde_json::Value;
 use stepfold_runner::{Runner, SessionHandle};
 use stepfold_state_core::chat::Prices;
 
+#[cfg(feature = "eval")]
+use crate::http::experiments::ExperimentFolder;
 use crate::http::rows::pricing::AppPricing;
 
 /// An app of a server: a runner, under the name of its application.
@@ -32,6 +34,8 @@ pub struct App {
     description: Option<String>,
     graph: Option<Value>,
     pricing: Arc<AppPricing>,
+    #[cfg(feature = "eval")]
+    experiments: Option<Arc<ExperimentFolder>>,
 }
 
 impl From<Runner> for App {
@@ -40,7 +44,15 @@ impl From<Runner> for App {
         let key = runner.key("-", "-");
         let name = key.map_or_else(|_| runner.agent().name().to_owned(), |key| key.app.to_string());
         let pricing = Arc::new(AppPricing::new(runner.agent().clone(), Prices::new()));
-        App { runner, name, description: None, graph: None, pricing }
+        App {
+            runner,
+            name,
+            description: None,
+            graph: None,
+            pricing,
+            #[cfg(feature = "eval")]
+            experiments: None,
+        }
     }
 }
 
@@ -82,6 +94,14 @@ impl App {
         self
     }
 
+    /// Sets the folder of its data sets and of the reports of its experiments. Without one it has none.
+    #[cfg(feature = "eval")]
+    #[must_use]
+    pub fn experiments(mut self, folder: ExperimentFolder) -> Self {
+        self.experiments = Some(Arc::new(folder));
+        self
+    }
+
     /// The name, as in paths: that of the runner's application.
     pub fn name(&self) -> &str {
         &self.name
@@ -94,6 +114,11 @@ impl App {
 
     pub(in crate::http) fn description(&self) -> Option<&str> {
         self.description.as_deref()
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn experiment_folder(&self) -> Option<&ExperimentFolder> {
+        self.experiments.as_deref()
     }
 
     pub(in crate::http) fn pricing(&self) -> &Arc<AppPricing> {

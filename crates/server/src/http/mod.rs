@@ -46,6 +46,8 @@
 //! There is no TLS: a reverse proxy has it. Files of messages are in the request, and are not uploaded apart from it.
 
 mod app;
+#[cfg(feature = "eval")]
+mod experiments;
 mod guard;
 mod loading;
 #[cfg(feature = "mcp")]
@@ -62,6 +64,8 @@ mod state;
 mod streams;
 
 pub use self::app::App;
+#[cfg(feature = "eval")]
+pub use self::experiments::{CandidateChange, Candidates, ExperimentFolder};
 pub use self::guard::access::Access;
 pub use self::guard::auth::{
     AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError,

@@ -18,16 +18,11 @@ use crate::show::{self, counted};
 
 /// Appends turns of sessions to a data set.
 pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    if is_toml(&args.data_set) {
-        let words = "cases are added to JSON lines, not to TOML; name a file that ends in .jsonl";
-        return Err(UsageError(words.to_owned()).into());
-    }
+    check_appendable(&args.data_set)?;
     let mut redaction = redaction(&args.redact)?;
-    let known = names_of(&args.data_set)?;
     let context = CommandContext::for_read(&args.target)?;
     let sessions = sessions(args, &context).await?;
-    let mut added =
-        AddedCases { writer: appending(&args.data_set)?, known, added: 0, repeated: 0, unsuited: Vec::new() };
+    let mut added = AddedCases::to(&args.data_set, |case| redaction.continue_after(case))?;
     for session in sessions {
         match &args.at {
             Some(at) => {
@@ -66,7 +61,7 @@ fn redaction(rules: &[String]) -> anyhow::Result<Redaction> {
 }
 
 /// The data set that grows, and the counts of its growth.
-struct AddedCases {
+pub(super) struct AddedCases {
     writer: BufWriter<File>,
     known: HashSet<String>,
     added: u64,
@@ -75,6 +70,13 @@ struct AddedCases {
 }
 
 impl AddedCases {
+    /// The growth of a data set, which may be missing; `seen` sees each of its cases.
+    pub(super) fn to(path: &Path, seen: impl FnMut(&Case)) -> anyhow::Result<Self> {
+        check_appendable(path)?;
+        let known = names_of(path, seen)?;
+        Ok(AddedCases { writer: appending(path)?, known, added: 0, repeated: 0, unsuited: Vec::new() })
+    }
+
     fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut Redaction) -> anyhow::Result<()> {
         let case = match case {
             Ok(case) => redaction.apply(&case)?,
@@ -84,6 +86,11 @@ impl AddedCases {
             }
             Err(error) => return Err(error.into()),
         };
+        self.append(&case)
+    }
+
+    /// Appends a case, unless one of its name is there.
+    pub(super) fn append(&mut self, case: &Case) -> anyhow::Result<()> {
         if self.known.insert(case.name.clone()) {
             case.write_line(&mut self.writer)?;
             self.added += 1;
@@ -93,7 +100,12 @@ impl AddedCases {
         Ok(())
     }
 
-    fn finish(mut self, path: &Path, json: bool) -> anyhow::Result<CommandEnding> {
+    /// Notes a case that is not added, or a part of one.
+    pub(super) fn leave_out(&mut self, why: String) {
+        self.unsuited.push(why);
+    }
+
+    pub(super) fn finish(mut self, path: &Path, json: bool) -> anyhow::Result<CommandEnding> {
         self.writer.flush().context("data set could not be written")?;
         let AddedCases { added, repeated, unsuited, .. } = self;
         for fault in unsuited.iter().filter(|_| !json) {
@@ -110,6 +122,15 @@ impl AddedCases {
             )
         });
         Ok(CommandEnding::Done)
+    }
+}
+
+fn check_appendable(path: &Path) -> Result<(), UsageError> {
+    match is_toml(path) {
+        true => Err(UsageError(
+            "cases are added to JSON lines, not to TOML; name a file that ends in .jsonl".to_owned(),
+        )),
+        false => Ok(()),
     }
 }
 
@@ -141,10 +162,14 @@ async fn sessions(args: &EvalAddArgs, context: &CommandContext) -> anyhow::Resul
 }
 
 /// The names of the cases of a file, which may be missing.
-fn names_of(path: &Path) -> anyhow::Result<HashSet<String>> {
+fn names_of(path: &Path, mut seen: impl FnMut(&Case)) -> anyhow::Result<HashSet<String>> {
     if !path.exists() {
         return Ok(HashSet::new());
     }
-    let names = open(path)?.map(|case| case.map(|case| case.name));
+    let names = open(path)?.map(|case| {
+        let case = case?;
+        seen(&case);
+        Ok::<_, EvalError>(case.name)
+    });
     Ok(names.collect::<Result<_, _>>()?)
 }

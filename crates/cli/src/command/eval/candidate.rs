@@ -44,5 +44,6 @@ pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
         _ => experiment.allow_pure(tool),
     });
     let experiment = judged(experiment, &args.judge, &args.data_set, prices)?;
+    let experiment = if args.timelines { experiment.timelines() } else { experiment };
     Ok(if args.measured { experiment.measured() } else { experiment })
 }

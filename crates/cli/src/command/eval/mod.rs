@@ -2,9 +2,11 @@
 
 mod add;
 mod candidate;
+mod interchange;
 mod judge;
 mod programs;
 mod report_file;
+mod served;
 mod watch;
 
 use std::fs::File;
@@ -16,7 +18,8 @@ use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
 use self::add::add;
 use self::candidate::experiment;
 use self::report_file::ReportFile;
-use crate::args::{EvalCommand, EvalFormat, EvalRunArgs};
+pub(super) use self::served::experiments;
+use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
 use crate::show;
 
@@ -28,15 +31,17 @@ pub(super) async fn eval(command: &EvalCommand, json: bool) -> anyhow::Result<Co
         EvalCommand::Add(args) => add(args, json).await,
         EvalCommand::Run(args) => run(args, json).await,
         EvalCommand::Watch(args) => Box::pin(watch::watch(args, json)).await,
-        EvalCommand::Report { report, format } => {
+        EvalCommand::Import(args) => interchange::import(args, json),
+        EvalCommand::Export(args) => interchange::export(args, json),
+        EvalCommand::Report(EvalReportArgs { report, format }) => {
             show::print(text_of(&read_report(report)?, format_of(*format, json))?);
             Ok(CommandEnding::Done)
         }
-        EvalCommand::Compare { format: EvalFormat::Junit, .. } => {
+        EvalCommand::Compare(EvalCompareArgs { format: EvalFormat::Junit, .. }) => {
             let words = "a comparison has no JUnit form; use --format table, markdown or json";
             Err(UsageError(words.to_owned()).into())
         }
-        EvalCommand::Compare { baseline, candidate, seed, max_losses, format } => {
+        EvalCommand::Compare(EvalCompareArgs { baseline, candidate, seed, max_losses, format }) => {
             let (baseline, candidate) = (read_report(baseline)?, read_report(candidate)?);
             compare(&baseline, &candidate, (*seed, *max_losses), format_of(*format, json))
         }

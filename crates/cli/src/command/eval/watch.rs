@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 use stepfold::eval::{Case, CaseStatus, EvalError, Expectation, Experiment, Mode};
-use stepfold::prelude::*;
 use stepfold::session_scopes::{Label, LabelVersion, ReadLabels, SessionStore as _};
 
 use super::judge::judged;
@@ -73,9 +72,15 @@ impl Watching<'_> {
     async fn look(&self, args: &EvalWatchArgs) -> anyhow::Result<CommandEnding> {
         let mut ending = CommandEnding::Done;
         for listed in self.context.list(args.newest.get()).await? {
-            let session = self.context.session_named(listed.key.id.as_str()).await?;
-            if !self.evaluate(&session, args.sample).await? {
-                ending = CommandEnding::Failed;
+            let id = listed.key.id.as_str();
+            match Box::pin(self.evaluate(id, args.sample)).await {
+                Ok(true) => {}
+                Ok(false) => ending = CommandEnding::Failed,
+                // One damaged session does not hide the others.
+                Err(error) => {
+                    show::note(format!("session {id} could not be evaluated: {error:#}"));
+                    ending = CommandEnding::Failed;
+                }
             }
         }
         Ok(ending)
@@ -83,11 +88,12 @@ impl Watching<'_> {
 
     /// Evaluates the last turn of a session, if it has ended, is in the sample, and has no label. False if it could not be
     /// evaluated.
-    async fn evaluate(&self, session: &SessionHandle, sample: f64) -> anyhow::Result<bool> {
+    async fn evaluate(&self, id: &str, sample: f64) -> anyhow::Result<bool> {
+        let session = self.context.session_named(id).await?;
         if session.unfinished().await?.is_some() {
             return Ok(true);
         }
-        let case = match Case::taken_from(session, None).await {
+        let case = match Case::taken_from(&session, None).await {
             Ok(case) => case,
             Err(EvalError::NoTurn { .. } | EvalError::Unsuited { .. }) => return Ok(true),
             Err(error) => return Err(error.into()),
@@ -106,13 +112,12 @@ impl Watching<'_> {
             CaseStatus::Passed => passed,
             CaseStatus::Failed => failed,
             _ => {
-                show::note(format!("session {} could not be evaluated: {}", session.key().id, result.why()));
+                show::note(format!("session {id} could not be evaluated: {}", result.why()));
                 return Ok(false);
             }
         };
         let label = LabelVersion::new(session.key().clone(), Label::new(name.as_str())?, version);
         self.context.runner.store().set_label(label).await?;
-        let id = session.key().id.as_str();
         show::line(match self.json {
             true => {
                 json!({"session": id, "version": version, "label": name, "scores": result.scores}).to_string()

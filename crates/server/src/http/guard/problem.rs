@@ -208,6 +208,17 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "unknown_session", "Unknown session", detail)
     }
 
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn unknown_experiment(name: &str) -> Self {
+        let detail = format!("unknown experiment `{name}`; the list of experiments has the known ones");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_experiment", "Unknown experiment", detail)
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn failed_experiment(why: &str) -> Self {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "experiment", "Experiment failed", why)
+    }
+
     pub(in crate::http) fn unknown_version(version: u64) -> Self {
         let detail = format!("the session has no commit at version {version}, or retention has deleted it");
         Problem::new(StatusCode::NOT_FOUND, "unknown_version", "Unknown version", detail)

@@ -43,7 +43,7 @@ macro_rules! files {
 }
 
 /// All files: what is not here is not served.
-static FILES: [StudioFile; 23] = files! {
+static FILES: [StudioFile; 24] = files! {
     "/" HTML "index.html";
     "/studio/style.css" CSS "style.css";
     "/studio/app.js" SCRIPT "app.js";
@@ -51,6 +51,7 @@ static FILES: [StudioFile; 23] = files! {
     "/studio/api.js" SCRIPT "api.js";
     "/studio/compare.js" SCRIPT "compare.js";
     "/studio/conversation.js" SCRIPT "conversation.js";
+    "/studio/experiments.js" SCRIPT "experiments.js";
     "/studio/graph.js" SCRIPT "graph.js";
     "/studio/html.js" SCRIPT "html.js";
     "/studio/inspector.js" SCRIPT "inspector.js";

@@ -3,6 +3,8 @@
 mod apps;
 mod branches;
 mod erasures;
+#[cfg(feature = "eval")]
+mod experiments;
 mod history;
 mod login;
 mod model;
@@ -78,12 +80,28 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         POST "/apps/{app}/sessions/{session}/abandon", Act, "abandon", runs::abandon, "Ends a run that waits, was interrupted or failed.";
         POST "/apps/{app}/sessions/{session}/cancel", Act, "cancel", runs::cancel, "Cancels the run, in any process.";
     };
+    #[cfg(feature = "eval")]
+    operations.extend(operations! {
+        POST "/apps/{app}/cases", Act, "add_cases", experiments::add_cases, "Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator.";
+        GET "/apps/{app}/experiments", Read, "list_experiments", experiments::list, "Lists the data sets and experiments of the principal.";
+        POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Confronts the agent, or a changed one, with a data set, and waits for the report.";
+        GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads the results of an experiment, and compares them with those of another one.";
+    });
     for operation in &mut operations {
         operation.takes_key =
             matches!(operation.id, "send" | "run" | "decide" | "edit_state" | "edit_results");
         operation.is_heavy = matches!(
             operation.id,
-            "import" | "export" | "compare" | "replay" | "read_prompt_cache" | "check_upgrade" | "read_spend"
+            "import"
+                | "export"
+                | "compare"
+                | "replay"
+                | "read_prompt_cache"
+                | "check_upgrade"
+                | "read_spend"
+                | "add_cases"
+                | "list_experiments"
+                | "read_experiment"
         );
         operation.is_whole = operation.is_heavy || operation.id == "read_model_step";
     }

@@ -11,6 +11,7 @@ mod client_code;
 mod clients;
 pub(crate) mod contract;
 mod erasures;
+mod experiments;
 mod files;
 mod hostile_imports;
 mod invalid;
