@@ -61,6 +61,7 @@ mod shown;
 mod sizes;
 mod time_travel;
 mod twice;
+mod upgrade_rows;
 mod wakes;
 mod watching;
 mod who_is_told;
