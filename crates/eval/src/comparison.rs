@@ -191,7 +191,9 @@ impl fmt::Display for Verdict {
             Verdict::Better => "better",
             Verdict::NoDifference => "no difference that is more than chance",
             Verdict::Worse => "worse",
-            Verdict::Unknown => "unknown: most cases left the record or could not be tried",
+            Verdict::Unknown => {
+                "unknown: most cases left the record or could not be tried, or too few were compared"
+            }
         })
     }
 }

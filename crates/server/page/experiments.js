@@ -27,7 +27,7 @@ export function Experiments() {
   if (!found.read.length) return html`<div class="empty"><h1>Experiments</h1><p>There is none yet. <code>stepfold eval</code> writes reports, and <code>stepfold serve --experiments FOLDER</code> shows those in the folder.</p></div>`;
   const cases = [...new Set(found.read.flatMap((/** @type {any} */ one) => one.results.map((/** @type {any} */ result) => result.case)))];
   const { comparison } = found.read.at(-1);
-  return html`<div class="body experiments" tabindex="0" role="region" aria-label="Experiments">
+  return html`<div class="experiments" tabindex="0" role="region" aria-label="Experiments">
     <h1>Experiments</h1>
     ${found.names.length > 1 && html`<label>Candidate <select value=${found.candidate} onChange=${(event) => go({ experiment: event.currentTarget.value })}>${found.names.map((/** @type {string} */ name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     ${comparison && html`<p class=${`verdict ${comparison.verdict}`}>${comparison.text.split("\n")[0]} · ${comparison.wins} won, ${comparison.losses} lost, ${comparison.ties} ties, beside ${found.baseline}</p>`}
@@ -51,7 +51,10 @@ async function read(app, chosen, signal) {
     // Of another mode, they cannot be compared.
     return name === candidate && name !== baseline ? get(path(name), { baseline }, signal).catch(bare) : bare();
   };
-  return { names, baseline, candidate, read: await Promise.all(shown.map(one)) };
+  const read = [];
+  // One after the other: a server reads few of them at once.
+  for (const name of shown) read.push(await one(name));
+  return { names, baseline, candidate, read };
 }
 
 /** @param {{ of: string, results: any[], open: (result: any) => void, isOpen: boolean }} props */

@@ -20,6 +20,13 @@ class Accepted(TypedDict):
     invocation: str
 
 
+class AddedCases(TypedDict):
+    """The result of adding cases."""
+
+    added: int
+    unsuited: list[str]
+
+
 class AppDetail(TypedDict):
     """An app, with what its agent is made of."""
 
@@ -148,6 +155,19 @@ class CompareRow(TypedDict):
     right: list[EventRow]
 
 
+class ComparisonRow(TypedDict):
+    """The comparison of two experiments."""
+
+    losses: int
+    lost: list[str]
+    text: str
+    ties: int
+    unpaired: list[str]
+    verdict: str
+    wins: int
+    won: list[str]
+
+
 class Completed(TypedDict):
     """A stored outcome."""
 
@@ -264,6 +284,40 @@ class EventRows(TypedDict):
     next: NotRequired[int | None]
     oldest: int
     version: int
+
+
+class ExperimentList(TypedDict):
+    """Data sets and experiments."""
+
+    data_sets: list[str]
+    experiments: list[ExperimentRow]
+    unreadable: list[str]
+
+
+class ExperimentRow(TypedDict):
+    """An experiment, with its counts."""
+
+    candidate: str
+    cases: int
+    coverage: int | None
+    errors: int
+    failed: int
+    left_record: int
+    mode: str
+    name: str
+    pass_rate: int | None
+    passed: int
+    skipped: int
+    steps: int
+    tokens: int
+
+
+class ExperimentRows(TypedDict):
+    """An experiment with its results."""
+
+    comparison: ComparisonRow | None
+    experiment: ExperimentRow
+    results: list[ResultRow]
 
 
 class ExportRowInput(TypedDict):
@@ -442,6 +496,15 @@ class Modification(TypedDict):
     arguments: Any
 
 
+class NewCases(TypedDict):
+    """The turns to be added to a data set."""
+
+    at: NotRequired[int | None]
+    data_set: str
+    session: str
+    user: NotRequired[str | None]
+
+
 class NewDecisions(TypedDict):
     """Decisions about requests."""
 
@@ -461,6 +524,21 @@ class NewErasure(TypedDict):
     user: str
     vacuum: NotRequired[bool]
     versions: NotRequired[list[int]]
+
+
+class NewExperiment(TypedDict):
+    """An experiment to be run."""
+
+    allow: NotRequired[list[str]]
+    data_set: str
+    instructions: NotRequired[str | None]
+    judge: NotRequired[bool]
+    max_requests: NotRequired[int | None]
+    mode: NotRequired[ModeName]
+    model: NotRequired[str | None]
+    name: str
+    repeats: NotRequired[int | None]
+    set: NotRequired[list[str]]
 
 
 class NewFile(TypedDict):
@@ -653,6 +731,20 @@ class ResultEdit(TypedDict):
     arguments: NotRequired[dict[str, Any]]
     expected: int
     results: NotRequired[dict[str, Any]]
+
+
+class ResultRow(TypedDict):
+    """The result of a case."""
+
+    case: str
+    differs_at: int | None
+    made: list[str]
+    recorded: list[str]
+    repeat: int
+    status: str
+    steps: int
+    tokens: int
+    why: str
 
 
 class Resumption(TypedDict):
@@ -897,6 +989,7 @@ DecisionRow: TypeAlias = Literal["approve"] | dict[str, Rejection] | dict[str, M
 ExportForm: TypeAlias = Literal["json", "test"]
 GroupRow: TypeAlias = Literal["session", "user", "model", "day"]
 ItemKind: TypeAlias = Literal["tool", "node"]
+ModeName: TypeAlias = Literal["replay", "next", "roll", "live", "recorded"]
 OutcomeStatus: TypeAlias = Literal["done", "failed", "rejected", "cancelled", "unknown"]
 ShownPart: TypeAlias = Literal["messages", "tools", "agent"]
 ShownSource: TypeAlias = Literal["instructions", "conversation", "summary"]
@@ -963,6 +1056,10 @@ class Client:
         """Reads an app."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}", {})
 
+    def add_cases(self, app: str, body: NewCases) -> AddedCases:
+        """Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator."""
+        return self._ask("POST", f"/api/v1/apps/{_part(app)}/cases", {}, body)
+
     def list_erasures(self, app: str, *, after: int | None = None) -> ErasurePage:
         """Lists the records of erasures, oldest first: when, by whom and why, never of what."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/erasures", {"after": after})
@@ -970,6 +1067,18 @@ class Client:
     def erase(self, app: str, body: NewErasure) -> ErasureRow:
         """Erases content for good: events, a call, a session with its forks, or a user."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/erasures", {}, body)
+
+    def list_experiments(self, app: str, *, user: str | None = None) -> ExperimentList:
+        """Lists the data sets and experiments of the principal."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments", {"user": user})
+
+    def run_experiment(self, app: str, body: NewExperiment) -> ExperimentRow:
+        """Confronts the agent, or a changed one, with a data set, and waits for the report."""
+        return self._ask("POST", f"/api/v1/apps/{_part(app)}/experiments", {}, body)
+
+    def read_experiment(self, app: str, experiment: str, *, baseline: str | None = None, user: str | None = None) -> ExperimentRows:
+        """Reads the results of an experiment, and compares them with those of another one."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"baseline": baseline, "user": user})
 
     def read_graph(self, app: str) -> Any:
         """Reads the nodes and edges of an app that is a graph."""

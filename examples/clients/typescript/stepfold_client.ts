@@ -8,6 +8,14 @@ export interface Accepted {
   invocation: string;
 }
 
+/** The result of adding cases. */
+export interface AddedCases {
+  /** The cases that were added. One whose name is there is not added again. */
+  added: number;
+  /** The turns that cannot be cases, with the reasons. */
+  unsuited: string[];
+}
+
 /** An app, with what its agent is made of. */
 export interface AppDetail {
   /** The name of the agent. */
@@ -184,6 +192,23 @@ export interface CompareRow {
   right: EventRow[];
 }
 
+/** The comparison of two experiments. */
+export interface ComparisonRow {
+  losses: number;
+  /** The cases that only the baseline passed. */
+  lost: string[];
+  /** The verdict in words, with the interval and the test. */
+  text: string;
+  ties: number;
+  /** The cases of the baseline that say nothing about the candidate. */
+  unpaired: string[];
+  /** `better`, `no_difference`, `worse` or `unknown`. */
+  verdict: string;
+  wins: number;
+  /** The cases that only the candidate passed. */
+  won: string[];
+}
+
 /** A stored outcome. */
 export interface Completed {
   /** The requests that it has answered. */
@@ -352,6 +377,55 @@ export interface EventRows {
   oldest: number;
   /** The version of the session. */
   version: number;
+}
+
+/** Data sets and experiments. */
+export interface ExperimentList {
+  /** The names of the data sets. */
+  data_sets: string[];
+  /** The experiments. */
+  experiments: ExperimentRow[];
+  /** The names of reports that cannot be read. */
+  unreadable: string[];
+}
+
+/** An experiment, with its counts. */
+export interface ExperimentRow {
+  /** The name of the candidate. */
+  candidate: string;
+  /** The cases. */
+  cases: number;
+  /** The part of the cases that could be evaluated. */
+  coverage: number | null;
+  /** Cases that could not be tried. */
+  errors: number;
+  /** Cases of which an expectation does not hold. */
+  failed: number;
+  /** Cases that say nothing: the record has no answer to a call. */
+  left_record: number;
+  /** The mode: `replay`, `next`, `roll`, `live` or `recorded`. */
+  mode: string;
+  /** The name. */
+  name: string;
+  /** The part of the evaluated cases that passed. */
+  pass_rate: number | null;
+  /** Cases of which every expectation holds. */
+  passed: number;
+  /** Cases that do not suit the mode. */
+  skipped: number;
+  /** The replies of the model. */
+  steps: number;
+  /** The tokens, in and out. */
+  tokens: number;
+}
+
+/** An experiment with its results. */
+export interface ExperimentRows {
+  /** The comparison with the baseline. */
+  comparison: ComparisonRow | null;
+  experiment: ExperimentRow;
+  /** The results, in the order of the cases. */
+  results: ResultRow[];
 }
 
 /** The form of an export. - `json`: All of it, which can be imported. - `test`: A scripted test, in Rust. */
@@ -539,6 +613,9 @@ export interface MeRow {
   user: string;
 }
 
+/** The name of a mode. - `replay`: Replays the recorded turns without a model. - `next`: Asks for each recorded reply once. - `roll`: Runs whole turns, whose calls the record answers. - `live`: Runs whole turns with real tools. - `recorded`: Evaluates the recorded turns themselves. */
+export type ModeName = "replay" | "next" | "roll" | "live" | "recorded";
+
 /** A model, and the agents that have it. */
 export interface ModelOfRow {
   agents: string[];
@@ -596,6 +673,18 @@ export interface Modification {
   arguments: any;
 }
 
+/** The turns to be added to a data set. */
+export interface NewCases {
+  /** The version of the turn; all turns by default. */
+  at?: number | null;
+  /** The data set, which is created. */
+  data_set: string;
+  /** The session. */
+  session: string;
+  /** The user of the session, for administrators. The data set is the principal's. */
+  user?: string | null;
+}
+
 /** Decisions about requests. */
 export interface NewDecisions {
   /** The decisions, by the ids of the requests. */
@@ -624,6 +713,30 @@ export interface NewErasure {
   vacuum?: boolean;
   /** The versions of events of the session; without them and `call`, the whole session is erased. */
   versions?: number[];
+}
+
+/** An experiment to be run. */
+export interface NewExperiment {
+  /** The pure tools that may run where the record has no answer; in mode `live`, the tools that may run at most once. */
+  allow?: string[];
+  /** The data set. */
+  data_set: string;
+  /** Other instructions. */
+  instructions?: string | null;
+  /** Whether expectations with a rubric are judged, which needs an administrator and `max_requests`. */
+  judge?: boolean;
+  /** The most requests to models. */
+  max_requests?: number | null;
+  /** The mode: `roll` by default. `live` needs an administrator and `max_requests`. */
+  mode?: ModeName;
+  /** Another model, for administrators. */
+  model?: string | null;
+  /** The name. A report of the same name is replaced. */
+  name: string;
+  /** The number of times that each case is tried; once by default, at most 20. */
+  repeats?: number | null;
+  /** Settings of the agent file, as `limits.steps=4`, for administrators. */
+  set?: string[];
 }
 
 /** An image or a file of a message. */
@@ -871,6 +984,25 @@ export interface ResultEdit {
   expected: number;
   /** The new results, by call. */
   results?: Record<string, any>;
+}
+
+/** The result of a case. */
+export interface ResultRow {
+  case: string;
+  /** The index of the first line in which they differ. */
+  differs_at: number | null;
+  /** The turn of the candidate. */
+  made: string[];
+  /** The recorded turn, line by line, if the case has not passed. */
+  recorded: string[];
+  /** The number of the repeat, from 0. */
+  repeat: number;
+  /** `passed`, `failed`, `left_record`, `error` or `skipped`. */
+  status: string;
+  steps: number;
+  tokens: number;
+  /** Why it did not pass. */
+  why: string;
 }
 
 /** A resumption. */
@@ -1263,6 +1395,11 @@ export class Client {
     return this.ask("GET", `/api/v1/apps/${part(app)}`);
   }
 
+  /** Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator. */
+  addCases(app: string, body: NewCases): Promise<AddedCases> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/cases`, { body });
+  }
+
   /** Lists the records of erasures, oldest first: when, by whom and why, never of what. */
   listErasures(app: string, query: { after?: number } = {}): Promise<ErasurePage> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/erasures`, { query });
@@ -1271,6 +1408,21 @@ export class Client {
   /** Erases content for good: events, a call, a session with its forks, or a user. */
   erase(app: string, body: NewErasure): Promise<ErasureRow> {
     return this.ask("POST", `/api/v1/apps/${part(app)}/erasures`, { body });
+  }
+
+  /** Lists the data sets and experiments of the principal. */
+  listExperiments(app: string, query: { user?: string } = {}): Promise<ExperimentList> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/experiments`, { query });
+  }
+
+  /** Confronts the agent, or a changed one, with a data set, and waits for the report. */
+  runExperiment(app: string, body: NewExperiment): Promise<ExperimentRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/experiments`, { body });
+  }
+
+  /** Reads the results of an experiment, and compares them with those of another one. */
+  readExperiment(app: string, experiment: string, query: { baseline?: string; user?: string } = {}): Promise<ExperimentRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/experiments/${part(experiment)}`, { query });
   }
 
   /** Reads the nodes and edges of an app that is a graph. */

@@ -73,7 +73,7 @@ impl<'a> ContentRedactor<'a> {
         !parts.is_empty()
     }
 
-    /// Replaces parts of the strings and of the field names in a value. A number in digits that a rule finds becomes 0.
+    /// Replaces parts of the strings and of the field names in a value. A whole number in digits that a rule finds becomes 0.
     pub fn value(&mut self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => self.string(text),
@@ -81,7 +81,7 @@ impl<'a> ContentRedactor<'a> {
             Value::Object(fields) => self.fields(fields),
             Value::Number(number) => {
                 let mut text = number.to_string();
-                let is_changed = text.len() > 7 && self.plain(&mut text);
+                let is_changed = !number.is_f64() && text.len() > 7 && self.plain(&mut text);
                 if is_changed {
                     *value = 0.into();
                 }

@@ -156,15 +156,34 @@ fn cards_in(bytes: &[u8], groups: &[Range<usize>], found: &mut Vec<Range<usize>>
 }
 
 fn is_card(bytes: &[u8], range: Range<usize>) -> bool {
-    let is_inside = range.start.checked_sub(1).is_some_and(|before| is_word(bytes[before]))
-        || bytes.get(range.end).is_some_and(|after| is_word(*after));
-    let digits: Vec<u32> =
-        bytes[range].iter().filter(|byte| byte.is_ascii_digit()).map(|byte| u32::from(byte - b'0')).collect();
-    let is_of_network = matches!(
-        (digits.len(), digits[0], digits[1]),
-        (13, 4, _) | (14, 3, 0 | 6 | 8 | 9) | (15, 3, 4 | 7) | (15, 2, _) | (16..=19, 2..=6, _)
-    );
-    !is_inside && is_of_network && has_check_digit(&digits)
+    let digits: Vec<u32> = bytes[range.clone()]
+        .iter()
+        .filter(|byte| byte.is_ascii_digit())
+        .map(|byte| u32::from(byte - b'0'))
+        .collect();
+    // The first two digits say the network.
+    let is_of_network = match (digits.len(), digits[0] * 10 + digits[1]) {
+        (13, first) => matches!(first, 40..=49),
+        (14, first) => matches!(first, 30 | 36 | 38 | 39),
+        (15, first) => matches!(first, 20 | 21 | 34 | 37),
+        (16, first) => {
+            matches!(first, 22..=27 | 30 | 35 | 36 | 38 | 40..=58 | 60 | 62..=65 | 67)
+        }
+        (_, first) => matches!(first, 50 | 56..=58 | 62 | 63 | 67),
+    };
+    is_of_network && has_check_digit(&digits) && !is_inside(bytes, &range)
+}
+
+/// Whether digits are a part of a word, or of a number with a decimal point.
+fn is_inside(bytes: &[u8], range: &Range<usize>) -> bool {
+    let is_digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
+    let before = range.start.checked_sub(1);
+    let ends_word = before.is_some_and(|before| is_word(bytes[before]));
+    let ends_number =
+        before.is_some_and(|before| bytes[before] == b'.') && is_digit(range.start.checked_sub(2));
+    let begins_word = bytes.get(range.end).is_some_and(|after| is_word(*after));
+    let begins_number = bytes.get(range.end) == Some(&b'.') && is_digit(Some(range.end + 1));
+    ends_word || ends_number || begins_word || begins_number
 }
 
 /// The algorithm of Luhn.
@@ -177,22 +196,19 @@ fn has_check_digit(digits: &[u32]) -> bool {
 }
 
 pub(super) fn open_card(text: &str) -> usize {
-    // NOTE: A letter before the digits is held with them, since it decides whether they are a number of their own.
-    let is_open = |byte: u8| is_word(byte) || matches!(byte, b' ' | b'-');
-    let bytes = text.as_bytes();
-    let mut start = bytes.len();
     let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b' ' | b'-');
-    while start > 0 && is_number(bytes[start - 1]) {
-        start -= 1;
-    }
-    let Some(digit) = bytes[start..].iter().position(u8::is_ascii_digit) else {
-        return text.len();
-    };
-    match digit {
-        0 => {
-            start - bytes[..start].iter().rev().take_while(|byte| is_open(**byte) && is_word(**byte)).count()
+    // A point may be that of a decimal number.
+    let bytes = text.strip_suffix('.').unwrap_or(text).as_bytes();
+    let run = bytes.iter().rev().take_while(|byte| is_number(**byte)).count();
+    let start = bytes.len() - run;
+    match bytes[start..].iter().position(u8::is_ascii_digit) {
+        None => text.len(),
+        // NOTE: a word or a number before the digits is held with them, since it decides whether they are a number of their own.
+        Some(0) => {
+            let is_part = |byte: u8| is_word(byte) || byte == b'.';
+            start - bytes[..start].iter().rev().take_while(|byte| is_part(**byte)).count()
         }
-        digit => start + digit,
+        Some(digit) => start + digit,
     }
 }
 

@@ -136,7 +136,8 @@ fn a_setting_changes_the_candidate_alone() {
         "eval run a.toml cases.jsonl --model script:a.script --set limits.steps=1 --baseline base.jsonl";
     room.say("eval run a.toml cases.jsonl --model script:a.script --report base.jsonl", "");
     let (few, none) = (room.say(lost, ""), room.say(&format!("{lost} --max-losses 2"), ""));
-    assert!(few.contains("fewer than 6 pairs") && !few.ends_with("exit 1\n"), "{few}");
+    assert!(few.contains("fewer than 6 pairs") && few.contains("verdict: unknown"), "{few}");
+    assert!(few.ends_with("exit 1\n"), "{few}");
     assert!(none.contains("more lost cases than --max-losses") && none.ends_with("exit 1\n"), "{none}");
 
     // A test report stays one document.
@@ -296,8 +297,9 @@ fn a_damaged_session_does_not_end_a_watch() {
         room.say(&format!("run a.toml -s {session} --store s.db 'pay the bill'"), "");
     }
     let mut stored = std::fs::read(room.path("s.db")).unwrap();
-    let reply = stored.windows(15).position(|bytes| bytes == b"I have paid 12.").unwrap();
-    stored[reply] = b'L';
+    // The last one: the first may be on a page that is no longer used.
+    let reply = stored.windows(15).rposition(|bytes| bytes == b"I have paid 12.").unwrap();
+    stored[reply..reply + 4].fill(b'"');
     std::fs::write(room.path("s.db"), stored).unwrap();
     room.write("expect.toml", "expect = [\"answered\"]\n");
     let watched = room.say("eval watch a.toml expect.toml --store s.db", "");

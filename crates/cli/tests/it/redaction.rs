@@ -1,7 +1,5 @@
 //! Redaction as an agent file configures it.
 
-use expect_test::expect;
-
 use crate::room::Room;
 
 const RULES: &str = "[redact]\nallow = [\"help@example.org\"]\n\n[redact.patterns]\nticket = \"T-[0-9]+\"\n";
@@ -26,5 +24,6 @@ fn a_fault_of_a_rule_has_its_line() {
         "f.toml",
         "instructions = \"Hi.\"\n\n[redact]\ndata = []\n\n[redact.patterns]\nticket = \"(\"\n",
     );
-    room.check("check f.toml", expect![[""]]);
+    let said = room.say("check f.toml", "");
+    assert!(said.contains("f.toml:7:1: invalid pattern `ticket`"), "{said}");
 }

@@ -21,8 +21,8 @@ fn field<'a>(value: &'a Value, camel: &str, snake: &str) -> &'a Value {
     }
 }
 
-pub(super) fn read(value: Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, EvalError> {
-    let cases = match &value {
+pub(super) fn read(value: &Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, EvalError> {
+    let cases = match value {
         Value::Array(older) => older.iter().map(renewed).collect(),
         newer => field(newer, "evalCases", "eval_cases").as_array().cloned().unwrap_or_default(),
     };
@@ -207,7 +207,7 @@ pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Result<Value, Ev
             other => left_out.push(format!("case `{}`: {}", case.name, other.name())),
         }
     }
-    conversation.push(invocation(&case.question(), response.as_deref(), calls.unwrap_or_default()));
+    conversation.push(invocation(&case.question(), response.as_deref(), &calls.unwrap_or_default()));
     let source = case.source.as_ref();
     let mut written = json!({
         "evalId": case.name,
@@ -250,7 +250,7 @@ fn tool_use(tool: &str, arguments: &Value) -> Value {
     json!({"name": tool, "args": arguments.as_object().cloned().unwrap_or_default()})
 }
 
-fn invocation(said: &str, response: Option<&str>, calls: Vec<Value>) -> Value {
+fn invocation(said: &str, response: Option<&str>, calls: &[Value]) -> Value {
     let mut written = json!({"userContent": content("user", said), "intermediateData": {"toolUses": calls}});
     if let Some(response) = response {
         written["finalResponse"] = content("model", response);
@@ -274,5 +274,5 @@ fn invocations(messages: &[Arc<Message>]) -> Vec<Value> {
             _ => {}
         }
     }
-    turns.into_iter().map(|(said, response, calls)| invocation(&said, response.as_deref(), calls)).collect()
+    turns.into_iter().map(|(said, response, calls)| invocation(&said, response.as_deref(), &calls)).collect()
 }

@@ -86,7 +86,7 @@ impl DataSetFormat {
         let mut left_out = Vec::new();
         let cases = match self {
             DataSetFormat::PydanticEvals => pydantic_evals::read(value, &mut left_out),
-            DataSetFormat::AdkEvalSet => adk::read(value, &mut left_out),
+            DataSetFormat::AdkEvalSet => adk::read(&value, &mut left_out),
         }?;
         cases.iter().try_for_each(Case::check)?;
         Ok(Converted { content: cases, left_out })

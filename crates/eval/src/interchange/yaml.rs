@@ -84,10 +84,12 @@ fn quoted(value: &str) -> String {
             '\n' => text.push_str("\\n"),
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
-            ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}' => {
-                text.push(letter)
-            }
-            '\u{ff00}'..='\u{fffd}' | '\u{10000}'.. => text.push(letter),
+            ' '..='~'
+            | '\u{a0}'..='\u{2027}'
+            | '\u{202a}'..='\u{d7ff}'
+            | '\u{e000}'..='\u{fefe}'
+            | '\u{ff00}'..='\u{fffd}'
+            | '\u{10000}'.. => text.push(letter),
             // Line breaks of YAML, and letters that it does not allow.
             _ => {
                 let _ = write!(text, "\\u{:04x}", u32::from(letter));

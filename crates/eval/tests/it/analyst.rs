@@ -121,7 +121,7 @@ async fn a_worse_prompt_a_cheaper_model_and_a_lost_result_are_found() {
     let next = async |agent: AgentBuilder| {
         let agent = agent.build().expect("a valid agent");
         let experiment = Experiment::new(&agent).mode(stepfold_eval::Mode::Next);
-        experiment.run(DataSet::of(cases.to_vec())).await.expect("valid cases")
+        experiment.run(DataSet::of(cases.clone())).await.expect("valid cases")
     };
     let found =
         Comparison::of(&next(analyst()).await, &next(cheap()).await, DEFAULT_SEED).expect("same mode");

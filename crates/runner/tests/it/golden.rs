@@ -127,16 +127,16 @@ fn a_newer_record_is_an_error_that_says_so() {
             event.id = stepfold_runner::session_scopes::EventId::new("next").unwrap();
             let record = event.record.as_mut().unwrap();
             assert_eq!(record.format, RECORD_FORMAT);
-            record.version = 2;
+            record.version = 3;
             let schema = SessionSchema::new(schema());
             let append = AppendEvent::new(session.key().clone(), version, event, &schema);
             world.store().append(append).await.unwrap();
             let error = session.resume().await.unwrap_err();
             assert!(
-                matches!(error, RunnerError { kind: RunnerErrorKind::NewerRecord { found: 2, .. }, .. }),
+                matches!(error, RunnerError { kind: RunnerErrorKind::NewerRecord { found: 3, .. }, .. }),
                 "{error:?}"
             );
-            expect!["session stalls/ada/s1: unsupported format 2 at version 12: written by a newer stepfold; update"].assert_eq(&error.to_string());
+            expect!["session stalls/ada/s1: unsupported format 3 at version 12: written by a newer stepfold; update"].assert_eq(&error.to_string());
         });
     });
 }

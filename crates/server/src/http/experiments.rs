@@ -123,7 +123,9 @@ impl ExperimentFolder {
                 );
             }
         }
-        names.iter_mut().for_each(|names| names.sort());
+        for names in &mut names {
+            names.sort();
+        }
         Ok(names)
     }
 

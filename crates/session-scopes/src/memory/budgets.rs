@@ -71,7 +71,9 @@ impl MemoryBudgets {
         sums.reserved += amount;
         if sums.kept_until != *kept_until {
             let before = std::mem::replace(&mut sums.kept_until, *kept_until);
-            before.map(|end| self.ends.remove(&(end, budget.clone())));
+            if let Some(end) = before {
+                self.ends.remove(&(end, budget.clone()));
+            }
             self.ends.extend(kept_until.map(|end| (end, budget.clone())));
         }
     }

@@ -177,8 +177,8 @@ async fn snapshot_of_a_newer_version_or_of_nothing() {
     let agent = counting(&Notes::default()).build().unwrap();
     for (json, expected) in [
         (
-            r#"{"version": 2, "what": "ever"}"#,
-            expect!["unsupported format 2 of the stored run: this version reads up to 1; update stepfold"],
+            r#"{"version": 3, "what": "ever"}"#,
+            expect!["unsupported format 3 of the stored run: this version reads up to 2; update stepfold"],
         ),
         (r#"{"version": 1}"#, expect!["invalid stored run: missing field `id` at line 1 column 14"]),
         ("", expect!["invalid stored run: EOF while parsing a value at line 1 column 0"]),

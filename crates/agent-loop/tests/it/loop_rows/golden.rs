@@ -144,10 +144,10 @@ fn newer_files() {
     });
     event.unwrap();
     for error in [
-        Run::load(&agent, &with("run", "version", 2.into())).unwrap_err(),
-        Recording::from_json(&with("recording", "version", 2.into())).unwrap_err(),
+        Run::load(&agent, &with("run", "version", 3.into())).unwrap_err(),
+        Recording::from_json(&with("recording", "version", 3.into())).unwrap_err(),
     ] {
-        assert!(matches!(error, LoadError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+        assert!(matches!(error, LoadError::NewerFormat { found: 3, supported: 2, .. }), "{error}");
     }
 }
 

@@ -158,9 +158,9 @@ async fn replay_of_a_record_that_was_tampered_with() {
 
 #[tokio::test]
 async fn replay_of_a_newer_format() {
-    let error = Recording::from_json(r#"{"version": 2}"#).unwrap_err();
+    let error = Recording::from_json(r#"{"version": 3}"#).unwrap_err();
     assert!(
-        matches!(error, LoadError::NewerFormat { what: "recording", found: 2, supported: 1 }),
+        matches!(error, LoadError::NewerFormat { what: "recording", found: 3, supported: 2 }),
         "{error:?}"
     );
 }
