@@ -53,7 +53,7 @@ async fn resume_run(
     let prompt = if options.interactive || is_terminal() { Some(LinePrompt::open()?) } else { None };
     let mut turns = TurnRunner { context, json, prompt };
     let ended = Box::pin(turns.resume(&session, resume)).await;
-    if ended.as_ref().is_err_and(|error| error.is::<UsageError>()) {
+    if ended.as_ref().is_err_and(anyhow::Error::is::<UsageError>) {
         note_stored(&session, &ids).await?;
     }
     ended

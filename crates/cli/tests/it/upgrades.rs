@@ -82,24 +82,6 @@ fn a_deployment_while_approvals_wait() {
         | error: session a/ada/s2: agent changed since the run was interrupted: tool pay: effect changed, and call `c1` is open; force it with --with-changed-agent, or cancel the run with --abandon
         exit 2
     "#]]);
-    // The command may force it: the approval that is pending then is another one.
-    room.check(
-        "fork a.toml -s s2 --user ada --to s3",
-        expect![[r#"
-        s3
-        | continue: stepfold resume a.toml --user ada --session s3
-    "#]],
-    );
-    room.check(
-        "resume a.toml -s s3 --user ada --with-changed-agent --approve all",
-        expect![[r#"
-        It is paid.
-        | session s3
-        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
-        | > c1 pay(euro=5)
-        |   c1: paid
-    "#]],
-    );
     room.write("a.toml", &clerk("when_changed = \"refuse\"\ninstructions = \"Be kind.\"", PAY));
     room.check("resume a.toml -s s2 --user ada", expect![[r#"
         | session s2
@@ -264,4 +246,23 @@ fn runs_are_pinned_after_the_deployment_that_touches_them() {
     assert!(room.say("resume a.toml -s s1 --user ada --approve all", "").contains("It is paid."));
     let log = room.say("inspect a.toml -s s1 --user ada", "");
     assert!(!log.contains("upgraded") && !log.contains("started"), "{log}");
+}
+
+/// The command may force a change: the approval that is pending then is another one.
+#[test]
+fn a_forced_resume_decides_what_is_pending_then() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay the bill.'", "").contains("exit 3"));
+    room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
+    room.check(
+        "resume a.toml -s s1 --user ada --with-changed-agent --approve all",
+        expect![[r#"
+        It is paid.
+        | session s1
+        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
+        | > c1 pay(euro=5)
+        |   c1: paid
+    "#]],
+    );
 }

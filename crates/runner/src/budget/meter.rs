@@ -201,7 +201,13 @@ impl RunMeter {
                 let requests = &mut *self.requests();
                 let open = requests.open.remove(request.place);
                 // NOTE: a store that failed may have reserved it. One that refused has not.
-                if !matches!(error, SessionError::BudgetExhausted { .. } | SessionError::NotFound { .. }) {
+                let is_refused = matches!(
+                    error,
+                    SessionError::BudgetExhausted { .. }
+                        | SessionError::NotFound { .. }
+                        | SessionError::ClaimLost { .. }
+                );
+                if !is_refused {
                     requests.late.extend(open.map(OpenRequest::lost));
                 }
                 Err(error)

@@ -251,19 +251,6 @@ async fn kill_until_all_end(store: &AnyStore, parts: &[Part], size: Size) -> (us
     (kills, days)
 }
 
-/// A worker whose claim has expired by a jump of the clock may reserve after the last request of the one that has taken its
-/// session, and be killed. Its reservation is settled by the next run of the session, or with its deletion; here at once. All
-/// others are settled already.
-async fn settle_what_expired_claims_have_left(store: &AnyStore) {
-    let spent = spend(store).await;
-    for left in spent.iter().filter(|record| record.state == SpendState::Reserved) {
-        let of_session = spent.iter().filter(|record| record.key == left.key);
-        let newest = of_session.map(|record| claim_of(record).parse::<u64>().unwrap()).max().unwrap();
-        assert!(claim_of(left).parse::<u64>().unwrap() < newest, "left by the last claim: {left:?}");
-        store.settle_open(SettleOpen::new(left.key.clone())).await.unwrap();
-    }
-}
-
 async fn holds(address: &str, folder: &Path) {
     let size = Size::chosen();
     let clock = JumpingClock(folder.join("clock"));
@@ -275,7 +262,6 @@ async fn holds(address: &str, folder: &Path) {
     };
     let parts: Vec<Part> = (0..size.processes).map(part).collect();
     let (kills, ahead) = kill_until_all_end(&store, &parts, size).await;
-    settle_what_expired_claims_have_left(&store).await;
     let spent = spend(&store).await;
     let of = |state| spent.iter().filter(move |record| record.state == state);
     // Nothing is reserved when all is quiet.

@@ -58,7 +58,9 @@ impl MemoryBudgets {
                     return Err(SessionError::budget_exhausted(found, *amount, *limit));
                 }
             }
-            amounts.iter().for_each(|part| self.add(part));
+            for part in &amounts {
+                self.add(part);
+            }
             self.drop_ended(at);
             let record = SpendRecord::new(id.clone(), key, at, model, SpendState::Reserved, estimate);
             self.requests.insert(id, (record, token, amounts.clone()));

@@ -231,8 +231,11 @@ impl SessionStore for MemoryStore {
 
     async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
         let mut sessions = self.lock();
-        // NOTE: an erased user would be in the list of spend again.
-        sessions.entry(&request.key)?;
+        // NOTE: an erased user would be in the list of spend again, and who has lost its claim leaves no reservation behind.
+        let (.., entry) = sessions.entry(&request.key)?;
+        if let Some(token) = request.token {
+            entry.work.fence.check(&request.key, token)?;
+        }
         sessions.budgets.reserve(request)
     }
 

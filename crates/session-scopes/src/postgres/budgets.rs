@@ -5,6 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::connection::Object;
+use super::rows::PostgresSessionRow;
 use super::statements::{KEEP_SESSION, SqlStatement};
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
@@ -52,17 +53,18 @@ pub(super) async fn reserve(
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| {
-        check_exists(inside, &request.key).await?;
+        check_claim(inside, request).await?;
         budgets::reserve(&mut BudgetRows(inside), request).await
     })
 }
 
-/// Rejects a reservation of a deleted session, and has a deletion wait for the others: an erased user would be in the list of
-/// spend again.
-async fn check_exists(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
+/// Rejects a reservation of a deleted session, since an erased user would be in the list of spend again, and of a claim that is
+/// lost: only the worker that has the session settles what is left. A deletion or a new claim waits for the transaction.
+async fn check_claim(connection: &Object, request: &ReserveSpend) -> Result<(), SessionError> {
+    let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let found = query(connection, KEEP_SESSION, &[&app, &user, &id]).await?;
-    if found.is_empty() { Err(SessionError::not_found(key)) } else { Ok(()) }
+    let row = PostgresSessionRow::of(&query(connection, KEEP_SESSION, &[&app, &user, &id]).await?, key)?;
+    request.token.map_or(Ok(()), |token| row.work.fence.check(key, token))
 }
 
 pub(super) async fn settle(

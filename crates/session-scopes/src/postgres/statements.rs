@@ -433,8 +433,8 @@ statements! {
     );
     READ_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3");
     LOCK_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE");
-    // Against deletions only: appends do not wait.
-    KEEP_SESSION = "SELECT number FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3 FOR KEY SHARE";
+    // It keeps its claim until the end of the transaction.
+    KEEP_SESSION = concat!(session!(), " WHERE app = $1 AND owner = $2 AND id = $3 FOR SHARE");
     // Those that no other transaction has locked.
     LOCK_SESSIONS = concat!(
         "SELECT ", session_columns!(), ", app, owner FROM stepfold_sessions ",

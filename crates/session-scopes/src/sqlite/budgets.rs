@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 
 use super::error::failed;
+use super::history::SqliteSessionRow;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::SessionKey;
@@ -78,18 +79,15 @@ pub(super) fn reserve(
     sqlite: &mut SqliteConnection,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
-    check_exists(&sqlite.connection, &request.key)?;
+    check_claim(&sqlite.connection, request)?;
     at_once(budgets::reserve(&mut BudgetRows(&sqlite.connection), request))
 }
 
-/// Rejects a reservation of a deleted session: an erased user would be in the list of spend again.
-fn check_exists(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
-    let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let found = connection
-        .prepare_cached("SELECT 1 FROM stepfold_sessions WHERE app = ?1 AND user = ?2 AND id = ?3")
-        .and_then(|mut query| query.exists([app, user, id]))
-        .map_err(failed("find a session"))?;
-    if found { Ok(()) } else { Err(SessionError::not_found(key)) }
+/// Rejects a reservation of a deleted session, since an erased user would be in the list of spend again, and of a claim that is
+/// lost: only the worker that has the session settles what is left.
+fn check_claim(connection: &Connection, request: &ReserveSpend) -> Result<(), SessionError> {
+    let row = SqliteSessionRow::get(connection, &request.key)?;
+    request.token.map_or(Ok(()), |token| row.work.fence.check(&request.key, token))
 }
 
 pub(super) fn settle(sqlite: &mut SqliteConnection, request: &SettleSpend) -> Result<bool, SessionError> {

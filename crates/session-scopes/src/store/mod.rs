@@ -454,7 +454,8 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SessionError::BudgetExhausted`], and nothing was changed; [`SessionError::NotFound`] without the session, so that an
-    /// erased user does not come back in the list of spend; [`SessionError::Unsupported`].
+    /// erased user does not come back in the list of spend; [`SessionError::ClaimLost`] if the token is not that of the session's
+    /// claim, since no other worker would settle the reservation; [`SessionError::Unsupported`].
     ///
     /// # Examples
     /// ```

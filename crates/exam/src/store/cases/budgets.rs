@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::json;
 
+use super::claims::MINUTE;
 use crate::store::context::{
     CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure, ensure_eq, ensure_error, event,
     schema,
@@ -11,10 +12,11 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, CreateSession, DeleteSession, ForkSession, ListSpend, ReadBudgets, ReservationEnd,
-    ReserveSpend, RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState,
+    AppendEvent, ClaimSession, CreateSession, DeleteSession, ForkSession, ListSpend, ReadBudgets,
+    ReleaseClaim, ReservationEnd, ReserveSpend, RewindSession, SessionStore, SettleOpen, SettleSpend,
+    SpendAmounts, SpendState,
 };
-use stepfold_session_scopes::{Author, EventId, Expected, InvocationId};
+use stepfold_session_scopes::{Author, EventId, Expected, InvocationId, WorkerId};
 
 cases! {
     a_reservation_counts_until_it_is_settled,
@@ -289,24 +291,29 @@ async fn the_first_reservation_under_a_claim_settles_those_of_earlier_claims(
 ) -> StoreCaseResult {
     let (key, other) = (context.session("s1").await?, context.session("s2").await?);
     let under = |request: ReserveSpend, token: Option<u64>| request.under_claim(token, at(60));
-    for (key, id, token) in [(&key, "r1", None), (&key, "r2", Some(3)), (&other, "r3", Some(3))] {
+    let Some(earlier) = context.claimed(&key, "a").await? else { return Ok(()) };
+    let beside = context.claimed(&other, "a").await?;
+    for (key, id, token) in [(&key, "r1", None), (&key, "r2", Some(earlier)), (&other, "r3", beside)] {
         context.store.reserve(under(context.reserving(key, id, &[("day", 10, 100)])?, token)).await?;
     }
-    let first = under(context.reserving(&key, "r4", &[("day", 20, 100)])?, Some(4));
+    context.store.release(ReleaseClaim::new(key.clone(), earlier)).await?;
+    let token = context.claimed(&key, "b").await?;
+    let first = under(context.reserving(&key, "r4", &[("day", 20, 100)])?, token);
     let first = first.settling_earlier_claims();
     context.store.reserve(first.clone()).await?;
     ensure_eq!(context.sums("day").await?, (20, 30));
     // Reservations of its own claim remain; without a claim, all do.
-    let second = under(context.reserving(&key, "r5", &[("day", 5, 100)])?, Some(4));
+    let second = under(context.reserving(&key, "r5", &[("day", 5, 100)])?, token);
     context.store.reserve(second.settling_earlier_claims()).await?;
     let unclaimed = context.reserving(&key, "r6", &[("day", 5, 100)])?;
     context.store.reserve(unclaimed.settling_earlier_claims()).await?;
     context.store.reserve(first).await?;
     ensure_eq!(context.sums("day").await?, (25, 35));
-    // A worker that has lost its claim settles nothing of the one that has it now.
-    let late = under(context.reserving(&key, "r7", &[("day", 5, 100)])?, Some(3));
-    context.store.reserve(late.settling_earlier_claims()).await?;
-    ensure_eq!(context.sums("day").await?, (25, 40));
+    // A worker that has lost its claim reserves nothing: no one would settle it.
+    let late = under(context.reserving(&key, "r7", &[("day", 5, 100)])?, Some(earlier));
+    let refused = context.store.reserve(late.settling_earlier_claims()).await;
+    ensure_error!(refused, SessionError::ClaimLost { .. });
+    ensure_eq!(context.sums("day").await?, (25, 35));
     Ok(())
 }
 
