@@ -207,6 +207,7 @@ impl AgentFiles {
             None => ModelSource::none(),
         };
         let models = models.with_files(files);
+        models.recall.connect(self.store.clone());
         let file = AgentFile::read_from(&models.files, &path)
             .map_err(|error| fault(crate::error::chain(error.as_ref())))??;
         let migrations = file.migrations();

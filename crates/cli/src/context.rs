@@ -29,9 +29,7 @@ use crate::migrate::{session_schema, untyped};
 use crate::model::{FailedRequests, ModelSource};
 use crate::show;
 use crate::signals::StopSignals;
-use crate::store::{
-    open_existing, open_or_create, open_read_only, open_to_verify, session_recall, store_path,
-};
+use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
 
 /// The time that active runs get to complete after the command has ended.
 const GRACE: Duration = Duration::from_secs(10);
@@ -243,7 +241,7 @@ impl CommandContext {
         } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
-        session_recall().connect(store.clone());
+        models.recall.connect(store.clone());
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stepfold::prelude::*;
 use stepfold::providers::layer::{ChatModelExt as _, Retry};
 use stepfold::providers::{Cassette, MODEL_VARIABLE, NameError, Scripted, ScriptedReply};
+use stepfold::runner::SessionRecall;
 use stepfold::state_core::chat::{
     ChatRequest, ModelError, ModelErrorKind, ReplyStream, Role, ToolResult, Usage,
 };
@@ -28,6 +29,8 @@ pub(crate) type FailedRequests = UnboundedReceiver<FailedRequest>;
 pub(crate) struct ModelSource<'a> {
     models: ModelOrigin<'a>,
     pub(crate) files: AgentTexts,
+    /// Recall over the sessions of the store that the agents run in: they are built before it is open.
+    pub(crate) recall: SessionRecall,
 }
 
 enum ModelOrigin<'a> {
@@ -58,14 +61,18 @@ impl<'a> ModelSource<'a> {
         (ModelSource::placeholder(), unbounded_channel().1)
     }
 
+    fn of(models: ModelOrigin<'a>) -> Self {
+        ModelSource { models, files: AgentTexts::default(), recall: SessionRecall::unconnected() }
+    }
+
     /// No models.
     pub(crate) fn placeholder() -> Self {
-        ModelSource { models: ModelOrigin::None, files: AgentTexts::default() }
+        ModelSource::of(ModelOrigin::None)
     }
 
     /// No models, and the names of models in files are checked.
     pub(crate) fn checked() -> Self {
-        ModelSource { models: ModelOrigin::Checked, files: AgentTexts::default() }
+        ModelSource::of(ModelOrigin::Checked)
     }
 
     /// The same models, with stored texts in place of files.
@@ -80,7 +87,7 @@ impl<'a> ModelSource<'a> {
         let models =
             CommandLineModels { options, failures, counts_tokens: false, cassette: RefCell::new(None) };
         let models = ModelOrigin::CommandLine(models);
-        (ModelSource { models, files: AgentTexts::default() }, heard)
+        (ModelSource::of(models), heard)
     }
 
     /// Makes scripts report an estimate of their tokens, as a provider reports its count.

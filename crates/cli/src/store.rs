@@ -1,21 +1,13 @@
 //! The store of the sessions: its path, and the ways in which commands open it.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 use anyhow::Context as _;
-use stepfold::runner::SessionRecall;
 use stepfold::session_scopes::{AnyStore, MemoryStore, SessionError, SqliteOptions, SqliteStore};
 
 use crate::args::SessionArgs;
 use crate::environment;
 use crate::error::UsageError;
-
-/// Recall over the sessions of the store that the process runs agents in: agents are built before it is open.
-pub(crate) fn session_recall() -> &'static SessionRecall {
-    static RECALL: LazyLock<SessionRecall> = LazyLock::new(SessionRecall::unconnected);
-    &RECALL
-}
 
 /// The path of the store.
 pub(crate) fn store_path(target: &SessionArgs) -> anyhow::Result<PathBuf> {

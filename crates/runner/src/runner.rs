@@ -251,6 +251,11 @@ impl Runner {
         &self.0.program.agent
     }
 
+    /// Whether requests to models count in budgets or rate limits.
+    pub fn has_spend_limits(&self) -> bool {
+        self.0.budgets.has_limits()
+    }
+
     /// The schema of the sessions.
     pub fn schema(&self) -> &SessionSchema {
         &self.0.program.schema

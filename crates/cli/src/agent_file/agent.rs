@@ -15,7 +15,6 @@ use crate::form::agent::{
     StateKeyForm, ValueConversion,
 };
 use crate::form::{FaultCollector, check_closed, nearest};
-use crate::store::session_recall;
 use crate::tool;
 
 /// Builds the agent on a state of this schema, and of the keys that its graph shares with it. If that fails, the reasons
@@ -50,7 +49,7 @@ pub(super) fn build(
         }
     }
     if let Some(recall) = &form.recall {
-        let across = (recall.sessions == RecalledSessions::User).then(|| session_recall().toolset());
+        let across = (recall.sessions == RecalledSessions::User).then(|| models.recall.toolset());
         for tools in [Some(recall_tools()), across].into_iter().flatten() {
             match tools {
                 Ok(tools) => sets.push(tools),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::{Budget, SharedRateLimit, WhenChanged};
+use stepfold::runner::{Budget, SessionRecall, SharedRateLimit, WhenChanged};
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
@@ -331,6 +331,7 @@ fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option
 struct AgentModels {
     own: Arc<dyn ChatModel>,
     summary: Option<Arc<dyn ChatModel>>,
+    recall: SessionRecall,
 }
 
 fn models_of(
@@ -354,5 +355,6 @@ fn models_of(
     Ok(AgentModels {
         own: models.pick(own.map(|name| (name, folder)).or_else(others))?,
         summary: summary.map(|name| models.pick(Some((name, folder)))).transpose()?,
+        recall: models.recall.clone(),
     })
 }

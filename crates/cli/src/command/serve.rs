@@ -25,7 +25,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
 use crate::signals::{CtrlCListener, StopSignals};
-use crate::store::{open_or_create, session_recall};
+use crate::store::open_or_create;
 
 /// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
@@ -180,7 +180,7 @@ fn apps(
             return Err(UsageError(words).into());
         }
         let observer = metrics.observer();
-        session_recall().connect(store.clone());
+        models.recall.connect(store.clone());
         let builder = with_spend_limits(Runner::builder(agent, store.clone()), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));

@@ -78,7 +78,7 @@ impl RunMeter {
             requests: Mutex::default(),
             has_reserved: AtomicBool::new(false),
         };
-        let is_metered = !runner.budgets.budgets.is_empty() || !runner.budgets.rate_limits.is_empty();
+        let is_metered = runner.budgets.has_limits();
         is_metered.then(|| Arc::new(meter()))
     }
 

@@ -230,6 +230,20 @@ impl Default for BudgetPolicies {
     }
 }
 
+/// Adds the part of a rate limit. Of limits that share a counter, one for all models and one for this, the tightest holds.
+fn add_limit(parts: &mut Vec<ReservedPart>, part: ReservedPart) {
+    match parts.iter_mut().find(|known| known.id == part.id) {
+        None => parts.push(part),
+        Some(known) => {
+            let amount = known.amount.max(part.amount);
+            if part.budget.limit < known.budget.limit {
+                *known = part;
+            }
+            known.amount = amount;
+        }
+    }
+}
+
 /// A budget's part in a reservation.
 #[derive(Clone)]
 pub(crate) struct ReservedPart {
@@ -251,6 +265,10 @@ pub(crate) struct RequestEstimate {
 }
 
 impl BudgetPolicies {
+    pub(crate) fn has_limits(&self) -> bool {
+        !self.budgets.is_empty() || !self.rate_limits.is_empty()
+    }
+
     /// The parts of a request in all budgets, at an instant.
     pub(crate) fn estimate(
         &self,
@@ -264,7 +282,7 @@ impl BudgetPolicies {
         for limit in self.rate_limits.iter().filter(|limit| limit.is_for(request.model)) {
             for counter in limit.counters() {
                 let part = self.part(&counter, &limit.sharers(request.model), (request, input), at)?;
-                parts.push(part.of_rate_limit(limit)?);
+                add_limit(&mut parts, part.of_rate_limit(limit)?);
             }
         }
         let output = parts.iter().map(|part| output_tokens(&part.budget, request)).max().unwrap_or(0);

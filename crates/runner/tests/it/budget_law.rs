@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Agent;
 use stepfold_runner::session_scopes::{
     AnyStore, AppId, BudgetBalance, BudgetId, CommittedEvent, EventRange, ListSpend, ReadBudgets,
-    SessionStore, SettleOpen, SpendRecord, SpendState, Timestamp,
+    SessionStore, SpendRecord, SpendState, Timestamp,
 };
 use stepfold_runner::{Budget, BudgetWindow, RecoverOptions, Runner, SystemClock, WallClock};
 use stepfold_state_core::chat::{

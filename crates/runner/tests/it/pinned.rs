@@ -222,7 +222,7 @@ fn an_agent_that_cannot_be_built_is_named_and_the_session_can_be_read() {
             let session = runner.session("ada", "s1").await.unwrap();
             let error = session.resume().decide(&*asked, Decision::Approve).await.unwrap_err();
             let words = error.to_string().replace(&old(world).fingerprint().digest(), "DIGEST");
-            expect!["session stalls/ada/s1: agent DIGEST, which the run continues with, cannot be built: program `pay.sh` is gone; continue with the agent of today by `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&words);
+            expect!["session stalls/ada/s1: agent DIGEST, which the run continues with, cannot be loaded: program `pay.sh` is gone; continue with the agent of today by `with_changed_agent()`, or cancel the run with `abandon()`"].assert_eq(&words);
             assert_eq!(
                 session.read(EventRange::All).await.unwrap().version,
                 kinds(&session).await.len() as u64

@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use data_encoding::HEXLOWER;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
 use stepfold_agent_loop::Agent;
 use stepfold_eval::{Case, DataSet, EvalError, Judge, Report};
 use tokio::sync::{Mutex, MutexGuard};
@@ -17,10 +19,32 @@ const CASES: &str = ".jsonl";
 /// The ending of a report.
 const REPORT: &str = ".report";
 
+/// The most data sets, and the most reports, of a user.
+const MAX_FILES: usize = 1_000;
+
+/// The most bytes of a data set.
+const MAX_DATA_SET: u64 = 64 << 20;
+
+/// The longest name of a user's folder; a longer one is a digest.
+const MAX_FOLDER_NAME: usize = 200;
+
+/// Upper-case letters are encoded as well: some file systems ignore case, and tenants must not meet.
+const ENCODED: AsciiSet = upper_case(NON_ALPHANUMERIC);
+
+const fn upper_case(set: &AsciiSet) -> AsciiSet {
+    let mut set = set.add(b'A');
+    let mut letter = b'B';
+    while letter <= b'Z' {
+        set = set.add(letter);
+        letter += 1;
+    }
+    set
+}
+
 /// A folder with the data sets of an app and the reports of its experiments, in a folder for each user.
 ///
 /// `USER/NAME.jsonl` is a data set, and `USER/NAME.report` a report, as [`stepfold_eval`] has them; a user's folder has the
-/// user's id in percent encoding. So reports that a command or a build server writes there are seen in the studio. Other
+/// user's id in percent encoding, upper-case letters included; one of more than 200 bytes has a digest. So reports that a command or a build server writes there are seen in the studio. Other
 /// processes with the folder see the same files; a report appears when it is whole.
 pub struct ExperimentFolder {
     folder: PathBuf,
@@ -28,6 +52,8 @@ pub struct ExperimentFolder {
     judge: Option<Judge>,
     /// The experiment that runs.
     running: Mutex<()>,
+    /// Held while cases are added: each is added once.
+    adding: std::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for ExperimentFolder {
@@ -58,7 +84,8 @@ pub struct CandidateChange {
 impl ExperimentFolder {
     /// A folder, which is created with the first file in it. Candidates differ by their instructions only.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        ExperimentFolder { folder: folder.into(), candidates: None, judge: None, running: Mutex::default() }
+        let (running, adding) = (Mutex::default(), std::sync::Mutex::default());
+        ExperimentFolder { folder: folder.into(), candidates: None, judge: None, running, adding }
     }
 
     /// Sets the port for other candidates.
@@ -101,8 +128,26 @@ impl ExperimentFolder {
     }
 
     fn path(&self, user: &str, name: &str, ending: &str) -> PathBuf {
-        let user = utf8_percent_encode(user, NON_ALPHANUMERIC).to_string();
-        self.folder.join(user).join(format!("{name}{ending}"))
+        self.folder.join(folder_name(user)).join(format!("{name}{ending}"))
+    }
+
+    /// Removes all data sets and reports of a user. Returns whether there were any.
+    pub(in crate::http) fn erase(&self, user: &str) -> Result<bool, Problem> {
+        let folder = self.path(user, "", "");
+        match fs::remove_dir_all(&folder) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(unreadable(&folder, &error)),
+        }
+    }
+
+    /// Rejects a new file beside too many.
+    fn check_room(&self, user: &str, path: &Path) -> Result<(), Problem> {
+        let is_full = || self.names(user).map(|names| names.iter().any(|names| names.len() >= MAX_FILES));
+        if path.exists() || !is_full()? {
+            return Ok(());
+        }
+        Err(Problem::invalid("name", format!("a user has at most {MAX_FILES} data sets and experiments")))
     }
 
     /// The names of the data sets and of the reports of a user, sorted.
@@ -146,6 +191,8 @@ impl ExperimentFolder {
     pub(in crate::http) fn append(&self, user: &str, name: &str, cases: &[Case]) -> Result<usize, Problem> {
         check_name(name)?;
         let path = self.path(user, name, CASES);
+        let _adding = self.adding.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.check_room(user, &path)?;
         let known = match path.exists() {
             true => {
                 self.data_set(user, name)?.map(|case| case.map(|case| case.name)).collect::<Result<_, _>>()
@@ -158,6 +205,11 @@ impl ExperimentFolder {
         for case in cases.iter().filter(|case| !known.contains(&case.name)) {
             case.write_line(&mut lines).map_err(|error| of_eval(&error))?;
             added += 1;
+        }
+        let bytes = fs::metadata(&path).map_or(0, |file| file.len()) + lines.len() as u64;
+        if bytes > MAX_DATA_SET {
+            let why = format!("`{name}` would have {bytes} bytes, of at most {MAX_DATA_SET}");
+            return Err(Problem::invalid("data set", why));
         }
         let written = self.create(user).and_then(|()| {
             let mut file = File::options().create(true).append(true).open(&path)?;
@@ -180,9 +232,11 @@ impl ExperimentFolder {
     /// Writes a report, which is whole or not there.
     pub(in crate::http) fn write(&self, user: &str, name: &str, report: &Report) -> Result<(), Problem> {
         let path = self.path(user, name, REPORT);
+        self.check_room(user, &path)?;
         let mut text = Vec::new();
         report.write_json_lines(&mut text).map_err(|error| of_eval(&error))?;
-        let whole = self.path(user, name, ".whole");
+        // NOTE: another server with the folder may write the same report.
+        let whole = self.path(user, name, &format!(".{}.whole", std::process::id()));
         let written = self.create(user).and_then(|()| fs::write(&whole, text));
         let written = written.and_then(|()| fs::rename(&whole, &path));
         written.map_err(|error| unreadable(&path, &error))
@@ -190,6 +244,16 @@ impl ExperimentFolder {
 
     fn create(&self, user: &str) -> std::io::Result<()> {
         fs::create_dir_all(self.path(user, "", ""))
+    }
+}
+
+/// The name of a user's folder: no two users have one, whether or not the file system knows case.
+fn folder_name(user: &str) -> String {
+    let name = utf8_percent_encode(user, &ENCODED).to_string();
+    match name.len() > MAX_FOLDER_NAME {
+        // NOTE: no encoded id begins so.
+        true => format!("+{}", HEXLOWER.encode(&Sha256::digest(user))),
+        false => name,
     }
 }
 
@@ -218,4 +282,20 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
     Problem::failed_experiment(
         "a file of experiments could not be read or written; the log of the server has the cause",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_users_have_one_folder() {
+        let users =
+            ["ada", "Ada", "a/b", "..", ".", "%41da", &"é".repeat(60), &"é".repeat(61), &"x".repeat(256)];
+        let names: BTreeSet<String> = users.iter().map(|user| folder_name(user).to_lowercase()).collect();
+        assert_eq!(names.len(), users.len());
+        assert!(names.iter().all(|name| name.len() < 255 && !name.contains(['/', '.'])), "{names:?}");
+    }
 }

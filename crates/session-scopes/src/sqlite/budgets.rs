@@ -11,7 +11,6 @@ use super::error::failed;
 use super::history::SqliteSessionRow;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
-use crate::ids::SessionKey;
 use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,

@@ -40,6 +40,15 @@ cases! {
 }
 
 impl CaseContext {
+    /// The token of a new claim; none if the store has no claims.
+    async fn claimed(&self, key: &SessionKey, owner: &str) -> Result<Option<u64>, CaseFault> {
+        let claim = ClaimSession::new(key.clone(), WorkerId::new(owner)?, MINUTE, at(1));
+        match self.store.claim(claim).await {
+            Err(SessionError::Unsupported { .. }) => Ok(None),
+            claim => Ok(Some(claim?.token)),
+        }
+    }
+
     /// A budget of this case only: the store may have those of others.
     fn budget(&self, name: &str) -> Result<BudgetId, SessionError> {
         BudgetId::new(format!("{}/{name}", self.app))

@@ -215,6 +215,12 @@ impl Problem {
     }
 
     #[cfg(feature = "eval")]
+    pub(in crate::http) fn no_experiments(app: &str) -> Self {
+        let detail = format!("app `{app}` keeps no experiments: it was registered without a folder for them");
+        Problem::new(StatusCode::NOT_FOUND, "no_experiments", "No experiments", detail)
+    }
+
+    #[cfg(feature = "eval")]
     pub(in crate::http) fn failed_experiment(why: &str) -> Self {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "experiment", "Experiment failed", why)
     }

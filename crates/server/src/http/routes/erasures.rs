@@ -108,6 +108,10 @@ pub(super) async fn erase(
     };
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
     let report = app.runner().erase(erasure).await?;
+    #[cfg(feature = "eval")]
+    if let (true, false, Some(folder)) = (new.everything, new.dry_run, app.experiment_folder()) {
+        folder.erase(&new.user)?;
+    }
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),

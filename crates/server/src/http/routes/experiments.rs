@@ -29,7 +29,7 @@ impl PathTarget for ExperimentTarget {
 }
 
 fn folder(app: &App) -> Result<&ExperimentFolder, Problem> {
-    app.experiment_folder().ok_or_else(|| Problem::unsupported("experiments of this app"))
+    app.experiment_folder().ok_or_else(|| Problem::no_experiments(app.name()))
 }
 
 /// The user whose data sets these are: the principal's, or another one for an administrator.
@@ -224,7 +224,7 @@ pub(super) struct NewExperiment {
     /// The number of times that each case is tried; once by default, at most 20.
     #[serde(default)]
     repeats: Option<u64>,
-    /// The most requests to models.
+    /// The most requests to models: 1,000 by default, and at most so many without `administer`.
     #[serde(default)]
     max_requests: Option<u64>,
     /// Whether expectations with a rubric are judged, which needs an administrator and `max_requests`.
@@ -261,6 +261,9 @@ impl From<ModeName> for Mode {
     }
 }
 
+/// The most requests to models of an experiment, unless an administrator says otherwise.
+const MAX_REQUESTS: u64 = 1_000;
+
 /// The most times that a case is tried.
 const MAX_REPEATS: u64 = 20;
 
@@ -271,12 +274,19 @@ pub(super) async fn run(
     let user = request.principal.user().to_string();
     check_name(&new.name)?;
     let is_costly = new.mode == ModeName::Live || new.judge;
+    let asks_model = is_costly || matches!(new.mode, ModeName::Next | ModeName::Roll);
     let is_other = new.model.is_some() || !new.set.is_empty();
-    if (is_costly || is_other) && !request.principal.may(Role::Administer) {
+    // NOTE: requests of experiments count in no budget of the app, so they must not be a way around one.
+    let passes_budgets = asks_model && app.runner().has_spend_limits();
+    if (is_costly || is_other || passes_budgets) && !request.principal.may(Role::Administer) {
         return Err(Problem::forbidden(Role::Administer));
     }
     if is_costly && new.max_requests.is_none() {
         return Err(Problem::invalid("experiment", "mode `live` and judges need `max_requests`"));
+    }
+    let is_bounded = !request.principal.may(Role::Administer);
+    if is_bounded && new.max_requests.is_some_and(|most| most > MAX_REQUESTS) {
+        return Err(Problem::invalid("max_requests", format!("at most {MAX_REQUESTS} without `administer`")));
     }
     let folder = folder(&app)?;
     let _permit = folder.run()?;
@@ -309,10 +319,7 @@ fn experiment(app: &App, folder: &ExperimentFolder, new: &NewExperiment) -> Resu
         (true, Some(judge)) => experiment.judge(judge.clone()),
         (true, None) => return Err(Problem::invalid("experiment", "this server has no judge")),
     };
-    Ok(match new.max_requests {
-        Some(most) => experiment.spending(Spending::new().max_requests(most)),
-        None => experiment,
-    })
+    Ok(experiment.spending(Spending::new().max_requests(new.max_requests.unwrap_or(MAX_REQUESTS))))
 }
 
 /// The experiment beside which another one is read.
