@@ -92,6 +92,12 @@ impl Answering<'_> {
                 }
                 RunAnswer::Asks { place, requests }
             }
+            RunAnswer::Ask(mut fates) => {
+                for (_, fate) in &mut fates {
+                    self.fate(fate);
+                }
+                RunAnswer::Ask(fates)
+            }
             answer => answer,
         };
         run.feed(answer, elapsed)
@@ -137,9 +143,7 @@ impl Answering<'_> {
         }
         let EventKind::Replied { fates, output, .. } = &mut event.kind else { return };
         for (_, fate) in fates {
-            if let CallDisposition::Answer(outcome) = fate {
-                self.recorded_call(outcome);
-            }
+            self.fate(fate);
         }
         match output {
             Some(OutputDisposition::Valid(value)) => {
@@ -149,6 +153,13 @@ impl Answering<'_> {
                 self.redactor.string(faults);
             }
             None => {}
+        }
+    }
+
+    fn fate(&mut self, fate: &mut CallDisposition) {
+        match fate {
+            CallDisposition::Answer(outcome) => self.recorded_call(outcome),
+            CallDisposition::Ask(_) | CallDisposition::Same(_) => {}
         }
     }
 

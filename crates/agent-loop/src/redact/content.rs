@@ -47,13 +47,14 @@ impl<'a> ContentRedactor<'a> {
     /// strings are looked at without their escapes.
     pub fn string(&mut self, text: &mut String) -> bool {
         let is_json = text.trim_start().starts_with(['{', '[']);
-        if is_json && let Ok(mut value) = serde_json::from_str::<Value>(text) {
-            let is_changed = self.value(&mut value);
-            if is_changed {
-                *text = value.to_string();
-            }
-            return is_changed;
+        if is_json
+            && let Ok(mut value) = serde_json::from_str::<Value>(text)
+            && self.value(&mut value)
+        {
+            *text = value.to_string();
+            return true;
         }
+        // Also where nothing was found: of fields with one name the value has the last.
         self.plain(text)
     }
 
@@ -80,8 +81,12 @@ impl<'a> ContentRedactor<'a> {
             Value::Array(items) => items.iter_mut().fold(false, |changed, item| self.value(item) | changed),
             Value::Object(fields) => self.fields(fields),
             Value::Number(number) => {
-                let mut text = number.to_string();
-                let is_changed = !number.is_f64() && text.len() > 7 && self.plain(&mut text);
+                let whole = |number: f64| {
+                    (number.fract() == 0.0 && number.abs() < 1e19).then(|| format!("{number:.0}"))
+                };
+                let text =
+                    if number.is_f64() { number.as_f64().and_then(whole) } else { Some(number.to_string()) };
+                let is_changed = text.is_some_and(|mut text| text.len() > 7 && self.plain(&mut text));
                 if is_changed {
                     *value = 0.into();
                 }

@@ -37,6 +37,8 @@ fn the_rules_find_what_they_name() {
         ("1 + 2 = +3, +0123456789", "1 + 2 = +3, +0123456789"),
         ("key sk-abcdefghijklmnop1234 AKIAABCDEFGHIJKLMNOP", "key [key] [key]"),
         ("task-abcdefghijklmnop1234", "task-abcdefghijklmnop1234"),
+        (r#"{"a":"ada@example.org","a":"x"}"#, r#"{"a":"[email]","a":"x"}"#),
+        (r#"[4111111111111111.0,4.111111111111111e15]"#, "[0,0]"),
         (r#"{"n":4111111111111111,"to":"ada\u0040example.org"}"#, r#"{"n":0,"to":"[email]"}"#),
     ] {
         assert_eq!(redacted(&rules, text), shown, "{text}");

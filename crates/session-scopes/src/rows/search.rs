@@ -66,6 +66,9 @@ const CUT: BudgetSql = BudgetSql("DELETE FROM stepfold_search_parts WHERE number
 const BUMP: BudgetSql = BudgetSql(
     "UPDATE stepfold_search SET generation = generation + 1 WHERE number = $1 RETURNING generation",
 );
+/// Locks the index of a session.
+const HOLD: BudgetSql =
+    BudgetSql("UPDATE stepfold_search SET generation = generation WHERE number = $1 RETURNING generation");
 const END: BudgetSql = BudgetSql("DELETE FROM stepfold_search WHERE number = $1");
 /// The rows of one statement.
 const ROWS: usize = 8;
@@ -152,6 +155,8 @@ pub(crate) async fn put(
 ) -> Result<bool, SessionError> {
     let number = [SqlValue::Int(block.number)];
     let locked = rows.rows(sql.lock, &number).await?;
+    // NOTE: two writers of one index: the second waits here, and then reads what the first has written.
+    rows.rows(HOLD, &number).await?;
     let known = rows.rows(LAST, &number).await?;
     let (Some(session), Some(index)) = (locked.first(), known.first()) else { return Ok(false) };
     let last = index.ints.get(1).copied().flatten().map(from_db);

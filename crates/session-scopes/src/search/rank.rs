@@ -68,10 +68,11 @@ impl SessionMatches {
     /// Adds the indexed messages; `None` if the index is damaged.
     pub(super) fn add_index(&mut self, head: &IndexHead, shards: &[usize], words: &[u64]) -> Option<()> {
         let mut parts = head.parts.iter();
-        let mut after = self.oldest;
-        for block in &head.blocks {
-            // NOTE: blocks begin where retention has left off, or before it, and have no gaps.
-            if block.after > after {
+        // NOTE: retention may have deleted more since the session was read.
+        let mut after = self.oldest.max(head.oldest);
+        for (place, block) in head.blocks.iter().enumerate() {
+            // NOTE: the first block begins where retention has left off, or before it; the others where their last one ends.
+            if block.after > after || (place > 0 && block.after != after) {
                 return None;
             }
             after = block.last;
