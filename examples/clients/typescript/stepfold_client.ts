@@ -725,7 +725,7 @@ export interface NewExperiment {
   instructions?: string | null;
   /** Whether expectations with a rubric are judged, which needs an administrator and `max_requests`. */
   judge?: boolean;
-  /** The most requests to models. */
+  /** The most requests to models: 1,000 by default, and at most so many without `administer`. */
   max_requests?: number | null;
   /** The mode: `roll` by default. `live` needs an administrator and `max_requests`. */
   mode?: ModeName;
