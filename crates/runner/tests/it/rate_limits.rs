@@ -24,13 +24,13 @@ const PROCESSES: usize = 4;
 const RUNS: usize = 12;
 const LIMIT: usize = 20;
 
-/// A clock on which a minute is three seconds, from a beginning that processes have in common.
+/// A clock on which a minute is six seconds, from a beginning that processes have in common.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct FastClock(i64);
 
 impl WallClock for FastClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0 + (SystemClock.now().as_micros() - self.0) * 20)
+        Timestamp::from_micros(self.0 + (SystemClock.now().as_micros() - self.0) * 10)
     }
 }
 
@@ -223,4 +223,22 @@ async fn a_limit_is_that_of_a_key_and_a_model() {
     say(&of("two", SharedRateLimit::new("key")), "s1").await.unwrap_err();
     say(&of("two", SharedRateLimit::new("key").of_model("another")), "s2").await.unwrap();
     say(&of("two", SharedRateLimit::new("other key")), "s3").await.unwrap();
+}
+
+/// A limit for all models of a key beside a tighter one for this model: a request counts once, and the tighter one holds.
+#[tokio::test(start_paused = true)]
+async fn a_request_counts_once_in_limits_that_share_a_counter() {
+    for tighter_first in [true, false] {
+        let (clock, store) = (SetClock::default(), store());
+        clock.set(1_000_000);
+        let wait = Duration::from_secs(2);
+        let tight = SharedRateLimit::new("key").of_model("script").requests(2).max_wait(wait);
+        let wide = SharedRateLimit::new("key").requests(10).max_wait(wait);
+        let limits = if tighter_first { [tight, wide] } else { [wide, tight] };
+        let builder = Runner::builder(agent(&"assistant: done\n".repeat(3)), store.clone()).clock(clock);
+        let runner = limits.into_iter().fold(builder, stepfold_runner::RunnerBuilder::rate_limit).build();
+        say(&runner, "s1").await.unwrap();
+        say(&runner, "s2").await.unwrap();
+        say(&runner, "s3").await.unwrap_err();
+    }
 }

@@ -10,6 +10,7 @@ mod graph_regressions;
 mod graphs;
 mod laws;
 mod scenarios;
+mod upgrades;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
