@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use stepfold_agent_loop::{Agent, Decision, Event, Run, RunError, RunEvent, RunNeed};
+use stepfold_agent_loop::{Agent, ApprovalRequest, Decision, Event, Run, RunError, RunEvent, RunNeed};
 use stepfold_exam::Executions;
 use stepfold_tools::Effect;
 
@@ -46,15 +46,19 @@ fn changed(scenario: &Scenario, number: u8) -> Agent {
 
 /// Continues a run to its end, or as far as it comes; returns its events.
 fn continued(mut run: Run, seed: u64) -> (Run, Vec<Event>) {
-    let mut events = Vec::new();
+    let (mut events, mut is_refused) = (Vec::new(), false);
     for _ in 0..12 {
-        let decisions: Vec<(String, Decision)> = run
-            .pending()
-            .into_iter()
-            .map(|request| (request.id.clone(), agents::decision(seed, &request)))
-            .collect();
+        // New arguments for a tool that is gone are refused.
+        let decide = |request: &ApprovalRequest| match is_refused {
+            true => Decision::reject("refused"),
+            false => agents::decision(seed, request),
+        };
+        let pending = run.pending();
+        let decisions: Vec<(String, Decision)> =
+            pending.iter().map(|request| (request.id.clone(), decide(request))).collect();
         let mut seen = Vec::<RunEvent>::new();
         let outcome = block_on(run.resume().decide_all(decisions).observe(&mut seen).into_future());
+        is_refused = outcome.is_err() && seen.is_empty();
         events.extend(seen.iter().filter_map(RunEvent::committed).cloned());
         let outcome = match outcome {
             Ok(outcome) => outcome,
