@@ -664,7 +664,7 @@ export async function compareWith(other) {
 /** What each request shared with the one before. @param {number} replies */
 export async function readCache(replies) {
   const { session } = know.view;
-  if (know.cache?.session === session && know.cache.replies === replies) return;
+  if (know.cache && know.cache.session === session && know.cache.replies === replies) return;
   const isStill = still();
   // A page without it is whole: an old session may be too large to be replayed.
   const found = await get(`${base()}/cache`).catch(() => ({ requests: [] }));
