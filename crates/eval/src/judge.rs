@@ -191,7 +191,7 @@ impl Judge {
     }
 }
 
-/// What a session of a judge holds.
+/// The content of a judge's session.
 enum SessionJudgement {
     Made(Judgement),
     Missing { why: String, was_known: bool },

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use stepfold_session_scopes::{
     AnyStore, EventRange, FoundMessage, GetSession, SearchSessions, SessionId, SessionKey, SessionStore as _,
 };
-use stepfold_state_core::chat::{Message, Role};
-use stepfold_state_core::{search_excerpt, search_words};
+use stepfold_state_core::chat::Role;
+use stepfold_state_core::{search_excerpt, search_words, searched_text};
 use stepfold_tools::{BuildError, Effect, RawArgs, Tool, ToolContext, ToolError, Toolset};
 
 use crate::record::history::session_of;
@@ -153,7 +153,7 @@ impl SessionRecall {
         let committed = read.visible_events().find(|committed| committed.version == version);
         let message = committed.and_then(|committed| committed.event.messages.get(place));
         let message = message.filter(|message| message.role() != Role::System).ok_or_else(unknown)?;
-        let text = text_of(message);
+        let text = searched_text(message);
         let (all, from) = (text.chars().count(), number(arguments, "from").unwrap_or_default());
         if from > 0 && from >= all {
             return Err(ToolError::permanent(format!(
@@ -176,7 +176,7 @@ fn number(arguments: &Value, name: &str) -> Option<usize> {
 
 /// A found message: where it is, whose it is, its length, and the part with most of the words.
 fn described(found: &FoundMessage, words: &[String]) -> Value {
-    let text = text_of(&found.message);
+    let text = searched_text(&found.message);
     let mut described = Map::new();
     described.insert("session".to_owned(), found.session.as_str().into());
     described.insert("version".to_owned(), found.version.into());
@@ -189,14 +189,6 @@ fn described(found: &FoundMessage, words: &[String]) -> Value {
     described.insert("characters".to_owned(), text.chars().count().into());
     described.insert("excerpt".to_owned(), search_excerpt(&text, words, EXCERPT).into());
     described.into()
-}
-
-/// The part of a message that is searched and read: its text, or the text of its result.
-fn text_of(message: &Message) -> String {
-    match message.tool_result() {
-        Some(result) => result.text().into_owned(),
-        None => message.text().into_owned(),
-    }
 }
 
 fn search_parameters() -> Value {

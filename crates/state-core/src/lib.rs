@@ -109,4 +109,4 @@ pub use crate::exact::{ExactError, check_exact, count_values, read_exact};
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;
 pub use crate::lookalike::warnings;
-pub use crate::words::{for_each_search_word, search_excerpt, search_words};
+pub use crate::words::{for_each_search_word, search_excerpt, search_words, searched_text};

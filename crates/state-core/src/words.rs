@@ -1,5 +1,9 @@
 //! The words by which text is searched: one tokenizer for tools, messages and stores, so that all find the same.
 
+use std::borrow::Cow;
+
+use crate::chat::{Message, ToolResult};
+
 /// Words that are too common to tell texts apart.
 const STOP_WORDS: [&str; 27] = [
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "for", "from", "how", "i", "in", "is",
@@ -50,6 +54,19 @@ pub fn search_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for_each_search_word(text, |word| words.push(word.to_owned()));
     words
+}
+
+/// The part of a message that is searched and read: its text, or the text of its result.
+///
+/// # Examples
+/// ```
+/// use stepfold_state_core::chat::Message;
+/// use stepfold_state_core::searched_text;
+///
+/// assert_eq!(searched_text(&Message::user("The fee is 5 euro.")), "The fee is 5 euro.");
+/// ```
+pub fn searched_text(message: &Message) -> Cow<'_, str> {
+    message.tool_result().map_or_else(|| message.text(), ToolResult::text)
 }
 
 /// The part of a text, of this length in characters, that has most of these words, as far as that is easily found; else its

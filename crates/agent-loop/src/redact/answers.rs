@@ -157,9 +157,8 @@ impl Answering<'_> {
     }
 
     fn fate(&mut self, fate: &mut CallDisposition) {
-        match fate {
-            CallDisposition::Answer(outcome) => self.recorded_call(outcome),
-            CallDisposition::Ask(_) | CallDisposition::Same(_) => {}
+        if let CallDisposition::Answer(outcome) = fate {
+            self.recorded_call(outcome);
         }
     }
 

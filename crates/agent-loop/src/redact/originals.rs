@@ -51,7 +51,7 @@ pub(crate) struct KeptOriginals {
 }
 
 impl KeptOriginals {
-    /// Those of messages that were replaced, where both have the same places.
+    /// Originals of replaced messages, where both have the same places.
     pub(crate) fn pair(&mut self, stored: &[Arc<Message>], originals: &[Arc<Message>]) {
         if stored.len() == originals.len() {
             let replaced = stored.iter().zip(originals).filter(|(stored, original)| stored != original);

@@ -136,7 +136,7 @@ fn pieces(rng: &mut Rng, text: &str) -> Vec<String> {
     pieces
 }
 
-/// However a reply is cut, observers are shown what is stored.
+/// Observers are shown the stored text, for every cut of a reply.
 #[tokio::test]
 async fn a_streamed_reply_is_shown_as_it_is_stored() {
     let all = Redaction::all();

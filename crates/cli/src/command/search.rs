@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::session_scopes::{FoundMessage, SearchSessions, SessionStore as _};
-use stepfold::state_core::{search_excerpt, search_words};
+use stepfold::state_core::{search_excerpt, search_words, searched_text};
 
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
@@ -77,10 +77,6 @@ fn whose(message: &Message) -> String {
 
 /// The part of a message with most of the words, in one line.
 fn excerpt(found: &FoundMessage, words: &[String]) -> String {
-    let text = match found.message.tool_result() {
-        Some(result) => result.text(),
-        None => found.message.text(),
-    };
-    let excerpt = search_excerpt(&text, words, EXCERPT);
+    let excerpt = search_excerpt(&searched_text(&found.message), words, EXCERPT);
     excerpt.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -56,7 +56,7 @@ fn a_cleared_page_is_read_again() {
     "#]]);
 }
 
-/// What was said in another session of the user is found, and nothing of another user.
+/// Messages of another session of the user are found, and none of another user.
 #[test]
 fn other_sessions_of_the_user_are_searched() {
     let room = Room::new(

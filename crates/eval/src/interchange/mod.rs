@@ -55,7 +55,7 @@ impl fmt::Display for DataSetFormat {
 pub struct Converted<T> {
     /// The cases, or the text of the file.
     pub content: T,
-    /// What the other side cannot say, in words, by case.
+    /// The content that the other format cannot express, in words, by case.
     pub left_out: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ use stepfold_trim::Trim;
 
 const INSTRUCTIONS: &str = "You analyse markets. Count with the tool, then answer in one sentence.";
 
-/// A model that does as it is told, with what it is shown.
+/// A model that follows its instructions, with the messages that it is shown.
 struct Analyst {
     id: &'static str,
     /// A cheap one mistakes each area above three.

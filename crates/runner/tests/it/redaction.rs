@@ -39,7 +39,7 @@ assistant: > c5 fail(key=\"sk-abcdefghijklmnop1234\")
 assistant: I called +49 30 1234567 for ada@example.org.
 ";
 
-/// What tools got.
+/// The arguments that tools received.
 type Calls = Arc<Mutex<Vec<String>>>;
 
 fn tool(calls: &Calls, name: &'static str, effect: Effect, approval: Approval) -> Tool {

@@ -10,17 +10,18 @@ use super::statements::{KEEP_SESSION, SqlStatement};
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
-use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
+use crate::rows::budgets;
+use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
 };
 
 pub(super) struct BudgetRows<'a>(pub(super) &'a Object);
 
-impl RunBudgetSql for BudgetRows<'_> {
-    async fn rows(&mut self, sql: BudgetSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
+impl RunSql for BudgetRows<'_> {
+    async fn rows(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
         let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
-        let rows = query(self.0, SqlStatement::of_budgets(sql), &given).await?;
+        let rows = query(self.0, SqlStatement::of_both(sql), &given).await?;
         Ok(rows.iter().map(read).collect())
     }
 }

@@ -20,17 +20,17 @@ use super::write;
 use crate::digest::ContentForm;
 use crate::error::SessionError;
 use crate::ids::{AppId, EventId, SessionKey, UserId};
-use crate::rows::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::rows::erasure::{self, EraseRows, EventRow};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::{SessionRecord, row_number};
+use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{DeleteSession, EraseData, ErasedData, ErasureRecord, ListErasures, TakeOver};
 use crate::time::Timestamp;
 
 struct PostgresErasure<'a>(&'a Object);
 
-impl RunBudgetSql for PostgresErasure<'_> {
-    async fn rows(&mut self, sql: BudgetSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
+impl RunSql for PostgresErasure<'_> {
+    async fn rows(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
         BudgetRows(self.0).rows(sql, values).await
     }
 }

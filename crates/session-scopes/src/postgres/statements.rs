@@ -1,14 +1,14 @@
 //! Every statement.
 
-use crate::rows::budgets::BudgetSql;
 use crate::rows::erasure::with_forks;
+use crate::rows::sql::SharedSql;
 
 /// A statement of the list below, or of the one that both databases share; its text tells it from others.
 #[derive(Clone, Copy)]
 pub(super) struct SqlStatement(&'static str);
 
 impl SqlStatement {
-    pub(super) const fn of_budgets(sql: BudgetSql) -> Self {
+    pub(super) const fn of_both(sql: SharedSql) -> Self {
         SqlStatement(sql.text())
     }
 

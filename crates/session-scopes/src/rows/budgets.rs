@@ -1,13 +1,11 @@
 //! The operations on budgets of both databases: every statement, and the order in which they run, once. A store runs the
 //! statements inside its transaction; SQLite does so without waiting.
-//!
-//! In a statement, parameters appear in the order of their numbers: SQLite numbers `$1` by its first appearance.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 
 use super::lineage::{from_db, to_db};
+use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
@@ -16,19 +14,9 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-/// A statement of the list below, in the SQL that both databases read.
-#[derive(Clone, Copy)]
-pub(crate) struct BudgetSql(pub(super) &'static str);
-
-impl BudgetSql {
-    pub(crate) const fn text(self) -> &'static str {
-        self.0
-    }
-}
-
 macro_rules! statements {
     ($($name:ident = $text:expr;)*) => {
-        $(const $name: BudgetSql = BudgetSql($text);)*
+        $(const $name: SharedSql = SharedSql($text);)*
     };
 }
 
@@ -64,46 +52,9 @@ statements! {
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
 }
 
-/// A parameter of a statement.
-pub(crate) enum SqlValue<'a> {
-    Int(i64),
-    OptionalInt(Option<i64>),
-    Text(&'a str),
-    OptionalText(Option<&'a str>),
-    Bytes(&'a [u8]),
-}
-
-/// A row of an answer: its texts, its numbers and its bytes. Each statement returns columns of a kind in this order.
-pub(crate) struct SqlRow {
-    pub(crate) texts: Vec<String>,
-    pub(crate) ints: Vec<Option<i64>>,
-    pub(crate) blobs: Vec<Vec<u8>>,
-}
-
-impl SqlRow {
-    pub(crate) fn text(&self, column: usize) -> Result<&str, SessionError> {
-        let missing = || SessionError::damaged("row of budgets", format!("text {column} is missing"));
-        self.texts.get(column).map(String::as_str).ok_or_else(missing)
-    }
-
-    pub(crate) fn int(&self, column: usize) -> Result<i64, SessionError> {
-        let missing = || SessionError::damaged("row of budgets", format!("number {column} is missing"));
-        self.ints.get(column).copied().flatten().ok_or_else(missing)
-    }
-}
-
-/// Runs a statement inside the transaction of an operation. Implemented by both databases, called by the operations here.
-pub(crate) trait RunBudgetSql {
-    fn rows(
-        &mut self,
-        sql: BudgetSql,
-        values: &[SqlValue<'_>],
-    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send;
-}
-
 /// Reserves in all budgets; after an error the transaction is rolled back, so that no budget is changed.
 pub(crate) async fn reserve(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     if let Some(token) = request.token.filter(|_| request.settles_earlier_claims) {
@@ -162,7 +113,7 @@ fn is_new(part: &BudgetAmount, found: &BudgetBalance) -> bool {
 }
 
 /// The settled and reserved amounts in the other parts of a rolling window.
-async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u64, u64), SessionError> {
+async fn beside(rows: &mut impl RunSql, part: &BudgetAmount) -> Result<(u64, u64), SessionError> {
     let named = part.beside.iter().map(BudgetId::as_str).chain(std::iter::repeat(""));
     let values: Vec<SqlValue<'_>> = named.take(MAX_WINDOW_PARTS).map(SqlValue::Text).collect();
     match rows.rows(WINDOW, &values).await?.first() {
@@ -171,7 +122,7 @@ async fn beside(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<(u6
     }
 }
 
-async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
+async fn add(rows: &mut impl RunSql, part: &BudgetAmount) -> Result<BudgetBalance, SessionError> {
     let BudgetAmount { budget, amount, limit, kept_until, .. } = part;
     let values = [
         SqlValue::Text(budget.as_str()),
@@ -185,7 +136,7 @@ async fn add(rows: &mut impl RunBudgetSql, part: &BudgetAmount) -> Result<Budget
     }
 }
 
-async fn balance(rows: &mut impl RunBudgetSql, budget: &BudgetId) -> Result<BudgetBalance, SessionError> {
+async fn balance(rows: &mut impl RunSql, budget: &BudgetId) -> Result<BudgetBalance, SessionError> {
     match rows.rows(BALANCE, &[SqlValue::Text(budget.as_str())]).await?.first() {
         Some(row) => balance_of(budget, row),
         None => Ok(BudgetBalance::new(budget.clone(), 0, 0)),
@@ -198,7 +149,7 @@ fn balance_of(budget: &BudgetId, row: &SqlRow) -> Result<BudgetBalance, SessionE
 
 /// The sums of budgets, in the order of the request.
 pub(crate) async fn balances(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &ReadBudgets,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     let mut balances = Vec::with_capacity(request.budgets.len());
@@ -209,10 +160,7 @@ pub(crate) async fn balances(
 }
 
 /// Ends a reservation; returns whether it was open.
-pub(crate) async fn settle(
-    rows: &mut impl RunBudgetSql,
-    request: &SettleSpend,
-) -> Result<bool, SessionError> {
+pub(crate) async fn settle(rows: &mut impl RunSql, request: &SettleSpend) -> Result<bool, SessionError> {
     let mut moved = MovedAmounts::new();
     let was_open = end(rows, request, &mut moved).await?;
     move_all(rows, moved).await?;
@@ -225,7 +173,7 @@ type MovedAmounts = BTreeMap<String, (u64, u64)>;
 
 /// Ends a reservation in the list of spend, and adds its amounts to those that are moved.
 async fn end(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &SettleSpend,
     moved: &mut MovedAmounts,
 ) -> Result<bool, SessionError> {
@@ -250,7 +198,7 @@ async fn end(
     Ok(true)
 }
 
-async fn move_all(rows: &mut impl RunBudgetSql, moved: MovedAmounts) -> Result<(), SessionError> {
+async fn move_all(rows: &mut impl RunSql, moved: MovedAmounts) -> Result<(), SessionError> {
     for (budget, (reserved, settled)) in moved {
         let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
         // NOTE: a budget without a row was erased with its user: its sums are gone, and the rest is settled.
@@ -262,7 +210,7 @@ async fn move_all(rows: &mut impl RunBudgetSql, moved: MovedAmounts) -> Result<(
 type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
 
 async fn mark(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     id: &str,
     state: SpendState,
     (model, tokens, nanodollars): ActualColumns<'_>,
@@ -291,17 +239,14 @@ fn settled_amount(end: &ReservationEnd, budget: &str, reserved: u64) -> u64 {
 }
 
 /// Settles the open reservations of a session at their estimates; returns their number.
-pub(crate) async fn settle_open(
-    rows: &mut impl RunBudgetSql,
-    request: &SettleOpen,
-) -> Result<u64, SessionError> {
+pub(crate) async fn settle_open(rows: &mut impl RunSql, request: &SettleOpen) -> Result<u64, SessionError> {
     let open = rows.rows(OPEN, &session_values(&request.key)).await?;
     settle_all_at_estimates(rows, &open).await
 }
 
 /// Settles what workers with earlier claims of the session have left.
 async fn settle_of_earlier_claims(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     key: &SessionKey,
     token: u64,
 ) -> Result<u64, SessionError> {
@@ -315,7 +260,7 @@ fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
     [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())]
 }
 
-async fn settle_all_at_estimates(rows: &mut impl RunBudgetSql, open: &[SqlRow]) -> Result<u64, SessionError> {
+async fn settle_all_at_estimates(rows: &mut impl RunSql, open: &[SqlRow]) -> Result<u64, SessionError> {
     let (mut settled, mut moved) = (0, MovedAmounts::new());
     for row in open {
         let at_estimate = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
@@ -327,7 +272,7 @@ async fn settle_all_at_estimates(rows: &mut impl RunBudgetSql, open: &[SqlRow]) 
 
 /// A page of the list of spend.
 pub(crate) async fn list(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &ListSpend,
 ) -> Result<Vec<SpendRecord>, SessionError> {
     let ListSpend { app, user, since, until, after, limit } = request;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue, settle};
+use super::budgets::settle;
 use super::chain::missing_event;
 use super::lineage::{from_db, to_db};
 use super::seal::{EventSeal, SessionRecord, row_number};
+use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::digest::{ChecksumEncoder, ContentForm};
 use crate::error::SessionError;
 use crate::event::{Erasure, Event};
@@ -15,21 +16,21 @@ use crate::store::{
 };
 use crate::time::Timestamp;
 
-const ADD_RECORD: BudgetSql = BudgetSql(
+const ADD_RECORD: SharedSql = SharedSql(
     "INSERT INTO stepfold_erasures (id, app, kind, at, author, reason, sessions, events, checksum) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING RETURNING id",
 );
-const LIST_RECORDS: BudgetSql = BudgetSql(
+const LIST_RECORDS: SharedSql = SharedSql(
     "SELECT id, kind, author, reason, at, sessions, events, checksum FROM stepfold_erasures \
      WHERE app = $1 AND (at > $2 OR at = $2 AND id > $3) ORDER BY at, id LIMIT $4",
 );
-const SPEND_OF_USER: BudgetSql =
-    BudgetSql("SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 ORDER BY id");
-const FORGET_SPENDER: BudgetSql = BudgetSql(
+const SPEND_OF_USER: SharedSql =
+    SharedSql("SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 ORDER BY id");
+const FORGET_SPENDER: SharedSql = SharedSql(
     "UPDATE stepfold_spend SET id = $1, owner = 'erased', session = 'erased', token = NULL, amounts = '[]' \
      WHERE id = $2 RETURNING id",
 );
-const DROP_BUDGETS: BudgetSql = BudgetSql(
+const DROP_BUDGETS: SharedSql = SharedSql(
     "DELETE FROM stepfold_budgets WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2 RETURNING settled",
 );
 
@@ -75,7 +76,7 @@ impl EventRow {
 }
 
 /// The rows that an erasure reads and writes, inside its transaction. Implemented by both databases.
-pub(crate) trait EraseRows: RunBudgetSql + Send {
+pub(crate) trait EraseRows: RunSql + Send {
     /// Waits for other operations on the history that a user's sessions share.
     fn lock(&mut self, app: &AppId, user: &UserId) -> impl Future<Output = Result<(), SessionError>> + Send;
 
@@ -260,7 +261,7 @@ async fn forget_spender(
 }
 
 async fn add_record(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &EraseData,
     erased: &ErasedData,
 ) -> Result<(), SessionError> {
@@ -282,7 +283,7 @@ async fn add_record(
 
 /// A page of the records of an app.
 pub(crate) async fn list(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     request: &ListErasures,
 ) -> Result<Vec<ErasureRecord>, SessionError> {
     let (at, id) = match &request.after {

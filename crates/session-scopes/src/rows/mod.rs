@@ -9,5 +9,6 @@ pub(crate) mod rewinds;
 pub(crate) mod seal;
 pub(crate) mod search;
 pub(crate) mod shared;
+pub(crate) mod sql;
 pub(crate) mod values;
 pub(crate) mod work;

@@ -3,8 +3,8 @@
 //! An index is written while other workers write to its session. A row of `stepfold_search` and the session's own row order
 //! them: what retention or an erasure deletes is never indexed again by a worker that has read it before.
 
-use super::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use super::lineage::{from_db, to_db};
+use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
@@ -14,9 +14,9 @@ use crate::search::{IndexHead, IndexPart, NewBlock};
 /// The statements that differ between the databases.
 pub(crate) struct SearchSql {
     /// The number, the oldest version and the generation of a session of an incarnation.
-    pub(crate) head: BudgetSql,
+    pub(crate) head: SharedSql,
     /// The oldest version of a session. No other transaction deletes the session, or anything of it, until the end.
-    pub(crate) lock: BudgetSql,
+    pub(crate) lock: SharedSql,
 }
 
 macro_rules! head {
@@ -37,42 +37,42 @@ macro_rules! lock {
 }
 
 #[cfg(feature = "sqlite")]
-pub(crate) const SQLITE: SearchSql = SearchSql { head: BudgetSql(head!("user")), lock: BudgetSql(lock!()) };
+pub(crate) const SQLITE: SearchSql = SearchSql { head: SharedSql(head!("user")), lock: SharedSql(lock!()) };
 
 #[cfg(feature = "postgres")]
 pub(crate) const POSTGRES: SearchSql =
-    SearchSql { head: BudgetSql(head!("owner")), lock: BudgetSql(concat!(lock!(), " FOR SHARE")) };
+    SearchSql { head: SharedSql(head!("owner")), lock: SharedSql(concat!(lock!(), " FOR SHARE")) };
 
 /// The most shards of one statement: those of all words of a query, and that of messages.
 const MAX_SHARDS: usize = 33;
 // NOTE: a list of parameters, since the databases have no form for one of any length in common.
-const PARTS_OF: BudgetSql = BudgetSql(
+const PARTS_OF: SharedSql = SharedSql(
     "SELECT after, last, shard, checksum, body FROM stepfold_search_parts WHERE number = $1 AND shard IN ($2, $3, $4, $5, \
      $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, \
      $30, $31, $32, $33, $34) ORDER BY after, shard",
 );
-const BLOCK: BudgetSql = BudgetSql(
+const BLOCK: SharedSql = SharedSql(
     "SELECT after, last, shard, checksum, body FROM stepfold_search_parts WHERE number = $1 AND after = $2 ORDER BY shard",
 );
-const BEGIN: BudgetSql = BudgetSql(
+const BEGIN: SharedSql = SharedSql(
     "INSERT INTO stepfold_search (number, generation) VALUES ($1, 0) \
      ON CONFLICT (number) DO UPDATE SET generation = stepfold_search.generation RETURNING generation",
 );
-const LAST: BudgetSql = BudgetSql(
+const LAST: SharedSql = SharedSql(
     "SELECT g.generation, (SELECT MAX(p.last) FROM stepfold_search_parts p WHERE p.number = g.number AND p.shard = 0) \
      FROM stepfold_search g WHERE g.number = $1",
 );
-const CUT: BudgetSql = BudgetSql("DELETE FROM stepfold_search_parts WHERE number = $1 AND last > $2");
-const BUMP: BudgetSql = BudgetSql(
+const CUT: SharedSql = SharedSql("DELETE FROM stepfold_search_parts WHERE number = $1 AND last > $2");
+const BUMP: SharedSql = SharedSql(
     "UPDATE stepfold_search SET generation = generation + 1 WHERE number = $1 RETURNING generation",
 );
 /// Locks the index of a session.
-const HOLD: BudgetSql =
-    BudgetSql("UPDATE stepfold_search SET generation = generation WHERE number = $1 RETURNING generation");
-const END: BudgetSql = BudgetSql("DELETE FROM stepfold_search WHERE number = $1");
+const HOLD: SharedSql =
+    SharedSql("UPDATE stepfold_search SET generation = generation WHERE number = $1 RETURNING generation");
+const END: SharedSql = SharedSql("DELETE FROM stepfold_search WHERE number = $1");
 /// The rows of one statement.
 const ROWS: usize = 8;
-const ADD: BudgetSql = BudgetSql(
+const ADD: SharedSql = SharedSql(
     "INSERT INTO stepfold_search_parts (number, after, last, shard, checksum, body) VALUES ($1, $2, $3, $4, $5, $6), \
      ($1, $2, $3, $7, $8, $9), ($1, $2, $3, $10, $11, $12), ($1, $2, $3, $13, $14, $15), ($1, $2, $3, $16, $17, $18), \
      ($1, $2, $3, $19, $20, $21), ($1, $2, $3, $22, $23, $24), ($1, $2, $3, $25, $26, $27)",
@@ -80,7 +80,7 @@ const ADD: BudgetSql = BudgetSql(
 
 /// As [`SearchIndex::head`](crate::search::SearchIndex::head).
 pub(crate) async fn head(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     sql: &SearchSql,
     key: &SessionKey,
     life: &LifeId,
@@ -127,7 +127,7 @@ fn sum(number: i64, (after, last, shard): (i64, i64, i64), body: &[u8]) -> i64 {
 
 /// As [`SearchIndex::begin`](crate::search::SearchIndex::begin).
 pub(crate) async fn begin(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     sql: &SearchSql,
     number: i64,
 ) -> Result<Option<i64>, SessionError> {
@@ -139,7 +139,7 @@ pub(crate) async fn begin(
 
 /// As [`SearchIndex::block`](crate::search::SearchIndex::block).
 pub(crate) async fn block(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     number: i64,
     after: u64,
 ) -> Result<Vec<IndexPart>, SessionError> {
@@ -149,7 +149,7 @@ pub(crate) async fn block(
 
 /// As [`SearchIndex::put`](crate::search::SearchIndex::put).
 pub(crate) async fn put(
-    rows: &mut impl RunBudgetSql,
+    rows: &mut impl RunSql,
     sql: &SearchSql,
     block: &NewBlock,
 ) -> Result<bool, SessionError> {
@@ -182,7 +182,7 @@ pub(crate) async fn put(
 }
 
 /// Deletes the blocks of a session, inside the transaction that changes what they have, after its row is locked.
-pub(crate) async fn forget(rows: &mut impl RunBudgetSql, number: i64) -> Result<(), SessionError> {
+pub(crate) async fn forget(rows: &mut impl RunSql, number: i64) -> Result<(), SessionError> {
     // NOTE: most sessions have no index, and a row that is not there ends it here.
     if rows.rows(BUMP, &[SqlValue::Int(number)]).await?.is_empty() {
         return Ok(());
@@ -191,7 +191,7 @@ pub(crate) async fn forget(rows: &mut impl RunBudgetSql, number: i64) -> Result<
 }
 
 /// Deletes the index of a session that is deleted, inside of that transaction.
-pub(crate) async fn end(rows: &mut impl RunBudgetSql, number: i64) -> Result<(), SessionError> {
+pub(crate) async fn end(rows: &mut impl RunSql, number: i64) -> Result<(), SessionError> {
     forget(rows, number).await?;
     rows.rows(END, &[SqlValue::Int(number)]).await.map(drop)
 }

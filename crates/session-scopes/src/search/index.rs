@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
 
-/// What is known of the index of a session, and the parts of it that a search needs.
+/// The known extent of a session's index, and the parts that a search needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IndexHead {
     /// The number of the session.

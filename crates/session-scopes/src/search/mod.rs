@@ -16,7 +16,7 @@ mod rank;
 use std::future::Future;
 
 use stepfold_state_core::chat::Role;
-use stepfold_state_core::for_each_search_word;
+use stepfold_state_core::{for_each_search_word, searched_text};
 
 use self::block::{Block, word_hash};
 pub(crate) use self::index::{BlockInfo, IndexHead, IndexPart, NewBlock, NoIndex, SearchIndex};
@@ -228,10 +228,8 @@ fn write<T>(written: Result<T, SessionError>) -> Option<T> {
 fn add_event(block: &mut Block, committed: &CommittedEvent) {
     block.begin_event(committed.version);
     for (place, message) in committed.event.messages.iter().take(MAX_OF_EVENT).enumerate() {
-        match (message.role(), message.tool_result()) {
-            (Role::System, _) => {}
-            (_, Some(result)) => block.add_message(place, &result.text()),
-            (_, None) => block.add_message(place, &message.text()),
+        if message.role() != Role::System {
+            block.add_message(place, &searched_text(message));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::index::IndexHead;
 use crate::ids::{LifeId, SessionId};
 use crate::session::{Session, VisibleVersions};
 
-/// How much a second occurrence of a word counts, and how much the length of a message.
+/// The weights of BM25: of further occurrences of a word, and of the length of a message.
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
 

@@ -11,17 +11,18 @@ use super::error::failed;
 use super::history::SqliteSessionRow;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
-use crate::rows::budgets::{self, BudgetSql, RunBudgetSql, SqlRow, SqlValue};
+use crate::rows::budgets;
+use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
     BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
 };
 
 struct BudgetRows<'a>(&'a Connection);
 
-impl RunBudgetSql for BudgetRows<'_> {
+impl RunSql for BudgetRows<'_> {
     fn rows(
         &mut self,
-        sql: BudgetSql,
+        sql: SharedSql,
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(self.0, sql, values).map_err(failed("read or write a budget")))
@@ -45,7 +46,7 @@ impl ToSql for SqlValue<'_> {
 
 pub(super) fn rows(
     connection: &Connection,
-    sql: BudgetSql,
+    sql: SharedSql,
     values: &[SqlValue<'_>],
 ) -> rusqlite::Result<Vec<SqlRow>> {
     let mut statement = connection.prepare_cached(sql.text())?;

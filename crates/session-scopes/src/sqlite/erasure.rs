@@ -14,18 +14,18 @@ use super::threads::SqliteConnection;
 use super::write;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
-use crate::rows::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::rows::erasure::{self, EraseRows, EventRow, with_forks};
 use crate::rows::seal::{SessionRecord, row_number, stream_of};
+use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{DeleteSession, EraseData, ErasedData, ErasureRecord, ListErasures, TakeOver};
 use crate::time::Timestamp;
 
 struct SqliteErasure<'a>(&'a mut SqliteConnection);
 
-impl RunBudgetSql for SqliteErasure<'_> {
+impl RunSql for SqliteErasure<'_> {
     fn rows(
         &mut self,
-        sql: BudgetSql,
+        sql: SharedSql,
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(&self.0.connection, sql, values).map_err(failed("erase or read an erasure")))

@@ -8,16 +8,16 @@ use super::error::failed;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
-use crate::rows::budgets::{BudgetSql, RunBudgetSql, SqlRow, SqlValue};
 use crate::rows::search::{self, SQLITE};
+use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::search::{IndexHead, IndexPart, NewBlock, SearchIndex};
 
 struct SearchRows<'a>(&'a SqliteConnection);
 
-impl RunBudgetSql for SearchRows<'_> {
+impl RunSql for SearchRows<'_> {
     fn rows(
         &mut self,
-        sql: BudgetSql,
+        sql: SharedSql,
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(&self.0.connection, sql, values).map_err(failed("read or write a search index")))

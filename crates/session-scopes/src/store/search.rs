@@ -95,7 +95,7 @@ pub struct FoundMessage {
     pub place: usize,
     /// The time of the event.
     pub at: Timestamp,
-    /// How well it fits (BM25). Scores of one search can be compared with each other, and with no others.
+    /// The score (BM25). Scores of one search can be compared with each other, and with no others.
     pub score: f64,
     /// The message.
     pub message: Arc<Message>,

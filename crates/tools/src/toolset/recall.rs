@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Message, Role, Transcript};
-use stepfold_state_core::search_excerpt;
+use stepfold_state_core::{search_excerpt, searched_text};
 
 use super::search_index::{WordTokenizer, query_words};
 use super::toolset::Toolset;
@@ -171,7 +171,7 @@ fn search(
 
 /// A found message: its number, whose it is, its length, and the part with most of the words.
 fn described(index: usize, message: &Message, words: &[String]) -> Value {
-    let text = text_of(message);
+    let text = searched_text(message);
     let mut described = Map::new();
     described.insert("message".to_owned(), index.into());
     described.insert("of".to_owned(), message.role().as_str().into());
@@ -209,7 +209,7 @@ fn read(arguments: &ReadArguments, log: &Transcript) -> Result<Value, ToolError>
             return Err(ToolError::permanent("give the number of a message, or the id of a call"));
         }
     };
-    let text = text_of(message);
+    let text = searched_text(message);
     let (all, from) = (text.chars().count(), arguments.from);
     let length = arguments.characters.unwrap_or(DEFAULT_READ).clamp(1, MAX_READ);
     if from > 0 && from >= all {
@@ -224,14 +224,6 @@ fn read(arguments: &ReadArguments, log: &Transcript) -> Result<Value, ToolError>
         read["next"] = next.into();
     }
     Ok(read)
-}
-
-/// The part of a message that is searched and read: its text, or the text of its result.
-fn text_of(message: &Message) -> String {
-    match message.tool_result() {
-        Some(result) => result.text().into_owned(),
-        None => message.text().into_owned(),
-    }
 }
 
 /// The indexes of the conversations that were searched last, the newest at the end.
@@ -293,7 +285,7 @@ impl RecallIndex {
             if !is_searched(message) {
                 continue;
             }
-            let embedding = self.embedder.embed(&text_of(message));
+            let embedding = self.embedder.embed(&searched_text(message));
             self.words += embedding.len();
             self.scorer.upsert(&index, embedding);
         }

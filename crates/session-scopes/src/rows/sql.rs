@@ -1,0 +1,54 @@
+//! Statements that both databases read, and the port that runs them.
+//!
+//! In a statement, parameters appear in the order of their numbers: SQLite numbers `$1` by its first appearance.
+
+use std::future::Future;
+
+use crate::error::SessionError;
+
+/// A statement in the SQL that both databases read.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedSql(pub(super) &'static str);
+
+impl SharedSql {
+    pub(crate) const fn text(self) -> &'static str {
+        self.0
+    }
+}
+
+/// A parameter of a statement.
+pub(crate) enum SqlValue<'a> {
+    Int(i64),
+    OptionalInt(Option<i64>),
+    Text(&'a str),
+    OptionalText(Option<&'a str>),
+    Bytes(&'a [u8]),
+}
+
+/// A row of an answer: its texts, its numbers and its bytes. Each statement returns columns of a kind in this order.
+pub(crate) struct SqlRow {
+    pub(crate) texts: Vec<String>,
+    pub(crate) ints: Vec<Option<i64>>,
+    pub(crate) blobs: Vec<Vec<u8>>,
+}
+
+impl SqlRow {
+    pub(crate) fn text(&self, column: usize) -> Result<&str, SessionError> {
+        let missing = || SessionError::damaged("row of an answer", format!("text {column} is missing"));
+        self.texts.get(column).map(String::as_str).ok_or_else(missing)
+    }
+
+    pub(crate) fn int(&self, column: usize) -> Result<i64, SessionError> {
+        let missing = || SessionError::damaged("row of an answer", format!("number {column} is missing"));
+        self.ints.get(column).copied().flatten().ok_or_else(missing)
+    }
+}
+
+/// Runs a statement inside the transaction of an operation: both databases implement it, operations call it.
+pub(crate) trait RunSql {
+    fn rows(
+        &mut self,
+        sql: SharedSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send;
+}
