@@ -15,6 +15,8 @@ const DIGITS: usize = 16;
 /// Resolves ids among the requests of a session: the pending ones, and the decided ones, newest first.
 pub(super) struct ApprovalIdResolver<'a> {
     pub(super) pending: &'a [ApprovalRequest],
+    /// The pending ones that are asked again since their tool has changed: no one has seen them yet.
+    pub(super) asked_again: &'a [&'a str],
     pub(super) decided: &'a [RecordedDecision],
     /// The idempotency key of the current decisions.
     pub(super) key: Option<&'a str>,
@@ -43,6 +45,7 @@ impl ApprovalIdResolver<'_> {
         match (pending.as_slice(), decided.first(), decided.iter().find(is_repeat)) {
             // NOTE: A decided id is passed on: the session tells a repeat from a conflict, and reports who decided.
             (_, _, Some(recorded)) | ([], Some(recorded), _) => Ok(recorded.request.clone()),
+            ([id], None, _) if *id != given && self.asked_again.contains(id) => Err(self.unseen(given, id)),
             ([id], None, _) => Ok((*id).to_owned()),
             (several, None, _) => {
                 let several = several.join(", ");
@@ -56,6 +59,15 @@ impl ApprovalIdResolver<'_> {
                 Err(self.refused(&words))
             }
         }
+    }
+
+    /// The refusal of a decision about a request that its approver cannot have seen.
+    pub(super) fn unseen(&self, given: &str, id: &str) -> UsageError {
+        let request = self.pending.iter().find(|request| request.id == id);
+        let shown = request.map(ApprovalRequest::to_text).unwrap_or_default();
+        UsageError(format!(
+            "the tool has changed since the approval `{given}` was asked: it is asked again as {id}; decide by this id\n{shown}"
+        ))
     }
 
     /// Splits `ID=TEXT`. A known id may contain `=`.

@@ -53,6 +53,8 @@ fn words(counts: &UpgradeCounts) -> String {
 fn show_run(run: &CheckedRun) {
     let (status, reasons) = (run.status(), run.reasons().join("; "));
     let look = if run.continues() { TextStyle::PLAIN } else { TextStyle::BAD };
+    // NOTE: a stored version may name a program over several lines, which would pass for other rows.
+    let reasons = reasons.replace('\n', "\\n").replace('\r', "\\r");
     let reasons = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
     let session = format!("{}/{}", run.key.user, run.key.id);
     show::line(show::styled(show::NAME, &session).with(look, format!("  {status}{reasons}")));

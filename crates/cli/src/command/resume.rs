@@ -45,7 +45,9 @@ async fn resume_run(
     let session = context.session().await?;
     report_session(&session, json);
     let decisions = decided.decisions(&session).await?;
-    let ids: Vec<String> = decisions.iter().map(|(id, _)| id.clone()).collect();
+    let before = session.decisions().await?;
+    let is_new = |id: &&String| before.iter().all(|recorded| recorded.request != **id);
+    let ids: Vec<String> = decisions.iter().map(|(id, _)| id).filter(is_new).cloned().collect();
     let mut resume = session.resume().decide_all(context.decided(decisions));
     if let Some(key) = decided.key {
         resume = resume.idempotency_key(key);
@@ -92,7 +94,17 @@ impl DecisionArgs<'_> {
             return Ok(Vec::new());
         }
         let (pending, decided) = (session.pending().await?, session.decisions().await?);
-        let requests = ApprovalIdResolver { pending: &pending, decided: &decided, key: self.key };
+        let recorded =
+            session.last_run().await?.map(|run| run.without_upgrade().pending()).unwrap_or_default();
+        let is_recorded = |id: &str| recorded.iter().any(|request| request.id == id);
+        let asked_again: Vec<&str> =
+            pending.iter().map(|request| request.id.as_str()).filter(|id| !is_recorded(id)).collect();
+        let requests = ApprovalIdResolver {
+            pending: &pending,
+            asked_again: &asked_again,
+            decided: &decided,
+            key: self.key,
+        };
         let mut decisions = Vec::new();
         for id in self.approve {
             let ids = match id.as_str() {
@@ -122,6 +134,9 @@ impl DecisionArgs<'_> {
             .decided
             .iter()
             .filter(|recorded| self.key.is_some() && recorded.idempotency_key.as_deref() == self.key);
+        if let [id, ..] = requests.asked_again {
+            return Err(requests.unseen("all", id));
+        }
         let ids: Vec<String> = match requests.pending {
             [] => under_key.map(|recorded| recorded.request.clone()).collect(),
             pending => pending.iter().map(|request| request.id.clone()).collect(),

@@ -90,16 +90,7 @@ fn a_deployment_while_approvals_wait() {
         exit 2
     "#]]);
     room.write("a.toml", &clerk("when_changed = \"always\"", &PAY.replace("idempotent", "at_most_once")));
-    room.check(
-        "resume a.toml -s s2 --user ada --approve all",
-        expect![[r#"
-        It is paid.
-        | session s2
-        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
-        | > c1 pay(euro=5)
-        |   c1: paid
-    "#]],
-    );
+    decide_again(&room, "resume a.toml -s s2 --user ada");
     room.check(
         "inspect a.toml -s s2 --user ada",
         expect![[r#"
@@ -248,21 +239,39 @@ fn runs_are_pinned_after_the_deployment_that_touches_them() {
     assert!(!log.contains("upgraded") && !log.contains("started"), "{log}");
 }
 
-/// The command may force a change: the approval that is pending then is another one.
+/// Only the whole id of a request that is asked again decides about it: no one has seen it under the old one.
+fn decide_again(room: &Room, resume: &str) {
+    let refused = room.say(&format!("{resume} --approve all"), "");
+    assert!(
+        refused.contains("the tool has changed since the approval `all` was asked")
+            && refused.ends_with("exit 2\n")
+    );
+    assert!(refused.contains("euro") && !refused.contains("stored, for when"), "{refused}");
+    assert!(room.say(&format!("{resume} --approve c1"), "").contains("since the approval `c1` was asked"));
+    let output = room.command(&format!("{resume} --approve c1")).output().unwrap();
+    let words = String::from_utf8(output.stderr).unwrap();
+    let id = words.split("it is asked again as ").nth(1).unwrap().split(';').next().unwrap();
+    assert!(room.say(&format!("{resume} --approve {id}"), "").contains("It is paid."));
+}
+
 #[test]
 fn a_forced_resume_decides_what_is_pending_then() {
     let room = Room::new("", SCRIPT);
     room.write("a.toml", &clerk("", PAY));
     assert!(room.say("run a.toml -s s1 --user ada 'Pay the bill.'", "").contains("exit 3"));
     room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
-    room.check(
-        "resume a.toml -s s1 --user ada --with-changed-agent --approve all",
-        expect![[r#"
-        It is paid.
-        | session s1
-        | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
-        | > c1 pay(euro=5)
-        |   c1: paid
-    "#]],
-    );
+    decide_again(&room, "resume a.toml -s s1 --user ada --with-changed-agent");
+}
+
+/// A decision that comes too late is not reported as stored.
+#[test]
+fn only_new_decisions_are_reported_as_stored() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay the bill.'", "").contains("exit 3"));
+    room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
+    let said = room.say("resume a.toml -s s1 --user ada --approve c1", "");
+    assert!(said.contains("stored, for when the run continues"), "{said}");
+    let said = room.say("resume a.toml -s s1 --user ada --reject c1=no --by bob", "");
+    assert!(said.contains("already decided") && !said.contains("stored, for when"), "{said}");
 }
