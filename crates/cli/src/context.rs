@@ -13,14 +13,14 @@ use stepfold::providers::GenaiPrices;
 use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
-    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
+    AnyStore, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
     SessionSchema, SessionStore as _,
 };
 use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
 
 use crate::agent_file::{AgentFile, BuiltFile};
-use crate::archive::{ARCHIVE_APP, AgentBundle, AgentFiles};
+use crate::archive::{AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
@@ -110,17 +110,9 @@ impl LoadedAgent {
                 (Some(built.speakers.clone()), Some(serde_json::to_value(built.graph.shape())?))
             }
         };
-        let agent = Agent::from(built);
-        // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
-        AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
-        if agent.name() == ARCHIVE_APP {
-            return Err(UsageError(format!(
-                "reserved name `{ARCHIVE_APP}`: stored versions of agents have it"
-            ))
-            .into());
-        }
-        let schema = session_schema(agent.schema(), migrations);
         let texts = AgentBundle::of(path, models.files.all());
+        let agent = texts.identify(&Agent::from(built))?;
+        let schema = session_schema(agent.schema(), migrations);
         Ok(LoadedAgent {
             agent,
             schema,

@@ -16,11 +16,13 @@ use std::sync::Arc;
 use serde_json::Map;
 use stepfold::prelude::*;
 use stepfold::runner::{Budget, SessionRecall, SharedRateLimit, WhenChanged};
+use stepfold::session_scopes::AppId;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 use self::graph::GraphSource;
 pub(crate) use self::texts::{AgentTexts, normal};
+use crate::archive::ARCHIVE_APP;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
 use crate::form::budget::{BudgetForm, budgets, report_misplaced};
@@ -208,6 +210,9 @@ impl AgentFile {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
+        if enclosing.files.is_empty() {
+            report_unusable_name(&name, faults);
+        }
         if let Some(content) = &self.content {
             content.check_spend_limits(!enclosing.files.is_empty(), faults);
         }
@@ -297,6 +302,16 @@ impl AgentFile {
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.unwrap_or(Path::new(".")).to_owned()
+    }
+}
+
+/// Reports a name that sessions cannot have as that of their application.
+// NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
+fn report_unusable_name(name: &str, faults: &mut FaultCollector) {
+    if let Err(error) = AppId::new(name) {
+        faults.add(&["name"], error.to_string());
+    } else if name == ARCHIVE_APP {
+        faults.add(&["name"], format!("reserved name `{ARCHIVE_APP}`: stored versions of agents have it"));
     }
 }
 

@@ -438,9 +438,7 @@ impl From<RunnerError> for Problem {
             RunnerErrorKind::NothingToResume => {
                 of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
             }
-            RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. } => {
-                of_kind(S::CONFLICT, "agent_changed", "Agent changed")
-            }
+            _ if error.is_of_other_agent() => of_kind(S::CONFLICT, "agent_changed", "Agent changed"),
             RunnerErrorKind::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
             RunnerErrorKind::ShutDown { is_accepted, .. } => {
                 let mut problem = Problem::unavailable("the server is shutting down");
