@@ -87,7 +87,7 @@ impl RunMeter {
     }
 
     fn spender(&self) -> Spender<'_> {
-        Spender { key: &self.local.key, run: &self.run }
+        Spender::of_run(&self.local.key, &self.run)
     }
 
     /// Settles what a dead worker has left open in the session, whose claim this one holds.
@@ -155,7 +155,7 @@ impl RunMeter {
             let SessionError::BudgetExhausted { budget, .. } = &error else {
                 return Err(MeterError::Failed(Box::new(error)));
             };
-            let Some(part) = parts.iter().find(|part| part.id == *budget) else {
+            let Some(part) = parts.iter().find(|part| part.counter.id == *budget) else {
                 return Err(MeterError::Failed(format!("unknown budget {budget}").into()));
             };
             let Some(max_wait) = part.max_wait else { return Err(self.exhausted(part, &error)) };
@@ -229,19 +229,22 @@ impl RunMeter {
 
     /// The question of a run that does not fit into a budget.
     fn exhausted(&self, part: &ReservedPart, error: &SessionError) -> MeterError {
-        let (settled, reserved) = match error {
-            SessionError::BudgetExhausted { settled, reserved, .. } => (*settled, *reserved),
-            _ => (0, 0),
-        };
-        MeterError::Exhausted(Box::new(part.exhausted(self.spender(), settled, reserved)))
+        let mut found = BudgetBalance::new(part.counter.id.clone(), 0, 0);
+        if let SessionError::BudgetExhausted { settled, reserved, limit, .. } = error {
+            (found.settled, found.reserved, found.raised_to) = (*settled, *reserved, *limit);
+        }
+        self.runner.refused.add(&part.budget.name);
+        MeterError::Exhausted(Box::new(part.exhausted(self.spender(), &found)))
     }
 
     fn warn(&self, parts: &[ReservedPart], balances: &[BudgetBalance]) {
         for part in parts {
-            let found = balances.iter().find(|balance| balance.budget == part.id);
-            let sum = found.map_or(0, |found| found.settled.saturating_add(found.reserved));
-            if part.has_reached_warning(sum) {
-                let (unit, limit) = (part.budget.unit, part.budget.limit);
+            let Some(found) = balances.iter().find(|balance| balance.budget == part.counter.id) else {
+                continue;
+            };
+            let (sum, limit) = (found.settled.saturating_add(found.reserved), found.limit(part.budget.limit));
+            if part.has_reached_warning(sum, limit) {
+                let unit = part.budget.unit;
                 let (spent, limit) = (unit.format(sum), unit.format(limit));
                 tracing::warn!(session = %self.local.key, budget = %part.budget.name, %spent, %limit, "budget is nearly spent");
             }
