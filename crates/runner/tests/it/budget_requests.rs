@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, AgentBuilder, ExhaustedBudget, Exit, Outcome, Pause};
 use stepfold_graph::{AgentNode, END, Graph, START};
 use stepfold_runner::session_scopes::{
@@ -18,6 +19,7 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, Content, Cost, FinishReason, Media, Message, ModelError, ModelErrorKind,
     ModelParams, NextAttempt, Price, PriceSource, Prices, ReplyStream, Usage,
 };
+use stepfold_tools::{Tool, ToolError};
 use stepfold_trim::{Summarize, Trim, token_counter};
 
 use crate::world::ManualClock;
@@ -218,6 +220,24 @@ async fn repairs_of_structured_output_are_requests() {
     let runner = runner(agent, &store).budget(Budget::requests("all", 100)).build();
     assert_eq!(say(&runner, Message::user("hello")).await.exit(), &Exit::Output);
     assert_eq!(states(&store).await, ["settled"; 3]);
+}
+
+/// At its limit of steps a run asks once more, for a final answer: that is a request as well, and waits for the budget.
+#[tokio::test]
+async fn a_final_answer_is_a_request() {
+    let store = store();
+    let look = || Tool::new("look", "Looks.", async || Ok::<_, ToolError>("area 3")).build().unwrap();
+    let of = |limit: u64, script: &str| {
+        let agent =
+            Agent::builder(Script::parse(script).unwrap()).tools([look()]).max_steps(1).final_answer();
+        runner(agent.build().unwrap(), &store).budget(Budget::requests("all", limit)).build()
+    };
+    let few = of(1, "assistant: > c1 look()\nassistant: so far area 3");
+    assert_eq!(exhausted(&say(&few, Message::user("hello")).await).spent, 1);
+    let more = of(2, "assistant: so far area 3");
+    let outcome = more.session("ada", "s1").await.unwrap().resume().await.unwrap();
+    assert_eq!(outcome.text(), "so far area 3");
+    assert_eq!(spend(&store).await.len(), 2);
 }
 
 #[tokio::test]
