@@ -26,7 +26,7 @@ const status = () => {
   const { detail } = know;
   if (!detail) return "";
   if (detail.running) return "running";
-  if (detail.pending?.length) return "waiting";
+  if (detail.pending?.length || detail.budget) return "waiting";
   if (detail.status === "invalid") return "invalid";
   const kind = know.rows.at(-1)?.kind ?? "";
   if (!detail.unfinished) return "idle";

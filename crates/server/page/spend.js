@@ -40,9 +40,9 @@ export function Spend() {
     ${error && html`<p role="alert" class="wrong">${error}</p>`}
     ${mayRaise() && html`<label>Budgets of user <input type="search" placeholder=${know.me?.user} value=${user} onChange=${(event) => setUser(event.currentTarget.value.trim())} /></label>`}
     ${budgets?.map((/** @type {Budget} */ budget) => html`<${Meter} key=${budget.name} budget=${budget} user=${user || undefined} done=${() => again(times + 1)} />`)}
-    ${know.me?.role === "administer" && html`<p><label class="check"><input type="checkbox" checked=${isOfAll} onChange=${(event) => setOfAll(event.currentTarget.checked)} /> All users</label></p>`}
+    ${know.me?.role === "administer" && html`<p class="skipped"><label><input type="checkbox" checked=${isOfAll} onChange=${(event) => setOfAll(event.currentTarget.checked)} /> All users</label></p>`}
     ${sums && (sums.total.requests ? html`<${Days} days=${days} />
-      <label>By <select value=${by} onChange=${(event) => go({ spend: event.currentTarget.value })}>${GROUPS.map((group) => html`<option>${group}</option>`)}</select></label>
+      <label>By <select onChange=${(event) => go({ spend: event.currentTarget.value })}>${GROUPS.map((group) => html`<option selected=${group === by}>${group}</option>`)}</select></label>
       <div class="wide"><table class="matrix sums"><thead><tr>${[by, "requests", "estimated", "input", "output", "cost"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${sums.spend.slice(0, ROWS).map(SumRow)}${SumRow({ ...sums.total, group: "all" })}</tbody></table></div>
       ${left > 0 && html`<p class="quiet">and ${left} more</p>`}
@@ -69,7 +69,7 @@ function Meter({ budget, user, done }) {
   const share = (/** @type {number} */ value) => `${Math.min(100, (value / Math.max(limit, spent + reserved, 1)) * 100)}%`;
   const words = `${amount(unit, spent)} spent${reserved ? `, ${amount(unit, reserved)} reserved` : ""} of ${amount(unit, limit)}${unit === "usd" ? "" : ` ${unit}`}`;
   return html`<figure class="meter"><figcaption><b dir="auto">${name}</b> <span class="quiet"><bdi>${scope}</bdi> · ${window}${until ? ` · ends ${moment(until)}` : ""}</span></figcaption>
-    <svg role="img" aria-label=${words}><rect class="empty" width="100%" height="100%" /><rect class="input" width=${share(spent + reserved)} height="100%" /><rect class=${spent >= limit ? "full" : "output"} width=${share(spent)} height="100%" /></svg>
+    <svg role="img" aria-label=${words}><rect class="input" width=${share(spent + reserved)} height="100%" /><rect class=${spent >= limit ? "full" : "output"} width=${share(spent)} height="100%" /></svg>
     <p>${words}${declared !== limit && ` (raised; ${amount(unit, declared ?? limit)} is declared)`} <${Raise} budget=${budget} user=${user} done=${done} /></p></figure>`;
 }
 

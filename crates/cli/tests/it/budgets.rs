@@ -58,16 +58,22 @@ fn a_file_of_budgets_holds_for_each_principal_in_all_agents() {
         "twice.toml",
         "[[budgets]]\nname = \"each\"\nrequests = 1\n\n[[budgets]]\nname = \"each\"\nuse = 2\n",
     );
-    room.check("run a.toml --budgets twice.toml 1", expect![[r#"
+    room.check(
+        "run a.toml --budgets twice.toml 1",
+        expect![[r#"
         | error: twice.toml:6:1: duplicate budget `each`: each needs a name of its own
         | twice.toml:7:1: unknown field `use`; did you mean `usd`?
         exit 2
-    "#]]);
+    "#]],
+    );
     room.write("own.toml", &format!("{agent}\n[[budgets]]\nname = \"each\"\nrequests = 5\n"));
-    room.check("run own.toml --budgets budgets.toml 1", expect![[r#"
+    room.check(
+        "run own.toml --budgets budgets.toml 1",
+        expect![[r#"
         | error: budgets.toml: the agent has a budget `each` too: rename one of them
         exit 2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

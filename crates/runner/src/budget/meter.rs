@@ -15,7 +15,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::Usage;
 use tokio::time::{Instant, sleep};
 
-use super::policy::{MeteredReply, ReservedPart, Spender};
+use super::policy::{CountedInput, MeteredReply, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
@@ -60,9 +60,14 @@ pub(crate) struct RunMeter {
     local: Arc<LocalSession>,
     run: InvocationId,
     requests: Mutex<MeteredRequests>,
+    /// The input of the last request at each place.
+    counted: Mutex<HashMap<RunPlace, CountedInput>>,
     /// Whether the run has reserved before.
     has_reserved: AtomicBool,
 }
+
+/// The most places whose inputs are kept: those of runs inside that have ended are among them.
+const MAX_COUNTED: usize = 64;
 
 impl RunMeter {
     /// The meter of a run, if the runner has budgets or rate limits.
@@ -76,6 +81,7 @@ impl RunMeter {
             local: Arc::clone(local),
             run: run.clone(),
             requests: Mutex::default(),
+            counted: Mutex::default(),
             has_reserved: AtomicBool::new(false),
         };
         let is_metered = runner.budgets.has_limits();
@@ -144,10 +150,10 @@ impl RunMeter {
     /// Reserves a request. While a rate limit has no capacity, it waits, and asks the store again; nothing is reserved meanwhile.
     async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
         self.settle_left_at(request.place).await;
-        let began = Instant::now();
+        let (began, input) = (Instant::now(), self.count_input(request));
         loop {
             let now = self.runner.clock.now();
-            let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
+            let estimate = self.runner.budgets.estimate((request, input), self.spender(), now)?;
             let parts: Arc<[ReservedPart]> = estimate.parts.into();
             let Err(error) = self.reserve_once(request, (&parts, estimate.estimate), now).await else {
                 return Ok(());
@@ -165,6 +171,21 @@ impl RunMeter {
             }
             sleep(pause).await;
         }
+    }
+
+    fn count_input(&self, request: MeteredRequest<'_>) -> u64 {
+        let last = {
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            if counted.len() >= MAX_COUNTED && !counted.contains_key(request.place) {
+                counted.clear();
+            }
+            counted.remove(request.place)
+        };
+        // NOTE: outside of the lock, since a counter may take long.
+        let input = self.runner.budgets.count_input(request.request, last);
+        let tokens = input.tokens();
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(request.place.to_vec(), input);
+        tokens
     }
 
     async fn reserve_once(

@@ -8,7 +8,9 @@ use stepfold_session_scopes::{
     BudgetAmount, BudgetBalance, BudgetId, InvocationId, MAX_BUDGET_AMOUNT, SessionError, SessionKey,
     SpendAmounts, Timestamp, bounded_id,
 };
-use stepfold_state_core::chat::{Cost, Message, Price, PriceSource, Prices, ToolSpec, Usage};
+use stepfold_state_core::chat::{
+    ChatRequest, Cost, Message, Price, PriceSource, Prices, ToolSpec, Transcript, Usage,
+};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
 
 use super::rate::SharedRateLimit;
@@ -259,6 +261,22 @@ impl<'a> Spender<'a> {
     }
 }
 
+/// The counted input of a request. The next one of the same run begins with most of its messages, so that a long
+/// conversation is not counted again for each.
+pub(crate) struct CountedInput {
+    messages: Transcript,
+    tools: Arc<[ToolSpec]>,
+    in_messages: usize,
+    in_tools: usize,
+    in_format: usize,
+}
+
+impl CountedInput {
+    pub(crate) const fn tokens(&self) -> u64 {
+        self.in_messages.saturating_add(self.in_tools).saturating_add(self.in_format) as u64
+    }
+}
+
 /// The counter of a budget at an instant.
 #[derive(Clone)]
 pub(crate) struct BudgetCounter {
@@ -322,14 +340,13 @@ impl BudgetPolicies {
         !self.budgets.is_empty() || !self.rate_limits.is_empty()
     }
 
-    /// The parts of a request in all budgets, at an instant.
+    /// The parts of a request with this input in all budgets, at an instant.
     pub(crate) fn estimate(
         &self,
-        request: MeteredRequest<'_>,
+        (request, input): (MeteredRequest<'_>, u64),
         spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<RequestEstimate, MeterError> {
-        let input = self.input_tokens(request);
         let mut parts = Vec::with_capacity(self.budgets.len());
         for budget in &self.budgets {
             if let Some(counter) = budget.counter(spender, at)? {
@@ -371,13 +388,29 @@ impl BudgetPolicies {
         Ok(ReservedPart { budget: budget.clone(), counter, amount, max_wait: None })
     }
 
-    fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
-        let count = |message: &Message| self.counter.count(message);
-        let messages = request.request.messages.iter().map(|message| count(message));
-        let tools = request.request.tools.iter().map(tokens_of_tool);
-        let format = request.request.response_format.as_ref();
-        let format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
-        messages.chain(tools).fold(format, usize::saturating_add) as u64
+    /// Counts the input of a request: only what the last one has not.
+    pub(crate) fn count_input(&self, request: &ChatRequest, last: Option<CountedInput>) -> CountedInput {
+        let ChatRequest { messages, tools, response_format, .. } = request;
+        let same_tools = last.as_ref().filter(|last| Arc::ptr_eq(&last.tools, tools));
+        let in_tools = same_tools.map_or_else(
+            || tools.iter().map(tokens_of_tool).fold(0, usize::saturating_add),
+            |last| last.in_tools,
+        );
+        let (known, counted) = match &last {
+            Some(last) if messages.starts_with(&last.messages) => (last.messages.len(), last.in_messages),
+            _ => (0, 0),
+        };
+        let new = messages.iter_from(known).map(|message: &Arc<Message>| self.counter.count(message));
+        let in_messages = new.fold(counted, usize::saturating_add);
+        let format = response_format.as_ref();
+        let in_format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
+        CountedInput {
+            messages: messages.clone(),
+            tools: Arc::clone(tools),
+            in_messages,
+            in_tools,
+            in_format,
+        }
     }
 
     /// The cost by the table, or else by the source of default prices; `None` if neither has the model.

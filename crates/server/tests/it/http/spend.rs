@@ -1,5 +1,5 @@
 //! Spend under budgets: users see their own, administrators all; a run that waits for a budget is listed as waiting, and
-//! goes on when a principal with the role for it raises the limit.
+//! continues when a principal with the role for it raises the limit.
 
 use http::Method;
 use serde_json::json;
@@ -102,7 +102,7 @@ async fn a_budget_is_raised_by_the_role_for_it_and_the_waiting_run_continues() {
     let absent = json!({"budget": "trial", "limit": 3, "user": "ada", "session": "s9"});
     assert_eq!(site.post("payer", "/budgets", absent).await.problem().0, 404);
     assert_eq!(site.get("ada", "/budgets").await.json()["budgets"][0]["limit"], 1);
-    // Eve is not Ada: she raises, and the run of Ada's session goes on.
+    // Eve is not Ada: she raises, and the run of Ada's session continues.
     let raised = site.post("payer", "/budgets", raise(3)).await;
     assert_eq!(raised.status, 200, "{}", raised.text);
     let raised = raised.json();
