@@ -182,7 +182,7 @@ impl RunMeter {
             counted.remove(request.place)
         };
         // NOTE: outside of the lock, since a counter may take long.
-        let input = self.runner.budgets.count_input(request.request, last);
+        let input = self.runner.budgets.count_input(request.request, last.as_ref());
         let tokens = input.tokens();
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(request.place.to_vec(), input);
         tokens

@@ -389,14 +389,14 @@ impl BudgetPolicies {
     }
 
     /// Counts the input of a request: only what the last one has not.
-    pub(crate) fn count_input(&self, request: &ChatRequest, last: Option<CountedInput>) -> CountedInput {
+    pub(crate) fn count_input(&self, request: &ChatRequest, last: Option<&CountedInput>) -> CountedInput {
         let ChatRequest { messages, tools, response_format, .. } = request;
-        let same_tools = last.as_ref().filter(|last| Arc::ptr_eq(&last.tools, tools));
+        let same_tools = last.filter(|last| Arc::ptr_eq(&last.tools, tools));
         let in_tools = same_tools.map_or_else(
             || tools.iter().map(tokens_of_tool).fold(0, usize::saturating_add),
             |last| last.in_tools,
         );
-        let (known, counted) = match &last {
+        let (known, counted) = match last {
             Some(last) if messages.starts_with(&last.messages) => (last.messages.len(), last.in_messages),
             _ => (0, 0),
         };

@@ -77,10 +77,16 @@ struct MetricFamilies {
     connections: Family<ConnectionLabels, Gauge<i64, AtomicI64>>,
     most_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
     pending_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
-    budget_spent: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
-    budget_reserved: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
-    budget_limit: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
-    budget_refused: Family<RefusedLabels, Counter>,
+    budgets: BudgetFamilies,
+}
+
+/// The sums and limits of budgets, and the requests that they refused.
+#[derive(Default)]
+struct BudgetFamilies {
+    spent: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    reserved: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    limit: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    refused: Family<RefusedLabels, Counter>,
 }
 
 /// A budget of an app or a group: those of users have no metrics.
@@ -157,6 +163,45 @@ struct ModelLabels {
 struct ToolLabels {
     gen_ai_tool_name: String,
     status: String,
+}
+
+impl BudgetFamilies {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "stepfold_budget_spent",
+            "The spent amount of a budget of an app or a group in its window, in dollars, tokens or requests",
+            self.spent.clone(),
+        );
+        registry.register(
+            "stepfold_budget_reserved",
+            "The amount that is reserved in it for requests under way",
+            self.reserved.clone(),
+        );
+        registry.register("stepfold_budget_limit", "The limit that holds in it", self.limit.clone());
+        registry.register(
+            "stepfold_budget_refused_requests",
+            "Requests to models that did not fit into a budget, also of users: their runs wait or have failed",
+            self.refused.clone(),
+        );
+    }
+
+    /// Sets how the budgets of an app stand.
+    async fn read(&self, app: &AppLabels, runner: &Runner) {
+        for (budget, refused) in runner.refused_requests() {
+            let labels = RefusedLabels { app: app.clone(), budget: budget.to_string() };
+            let counter = self.refused.get_or_create(&labels);
+            counter.inc_by(refused.saturating_sub(counter.get()));
+        }
+        // NOTE: a store that does not answer, or has no budgets, costs these figures and not the others.
+        let Ok(budgets) = runner.budgets(&BudgetSpender::new()).await else { return };
+        for BudgetStatus { budget, spent, reserved, limit, .. } in budgets {
+            let (app, unit) = (app.clone(), budget.unit.as_str());
+            let labels = BudgetLabels { app, budget: budget.name.to_string(), unit };
+            for (gauge, amount) in [(&self.spent, spent), (&self.reserved, reserved), (&self.limit, limit)] {
+                gauge.get_or_create(&labels).set(in_units(budget.unit, amount));
+            }
+        }
+    }
 }
 
 impl Default for Metrics {
@@ -243,24 +288,8 @@ impl Metrics {
             "Operations that wait for a connection",
             pending_connections.clone(),
         );
-        let (budget_spent, budget_reserved) = (Family::default(), Family::default());
-        let (budget_limit, budget_refused) = (Family::default(), Family::default());
-        registry.register(
-            "stepfold_budget_spent",
-            "The spent amount of a budget of an app or a group in its window, in dollars, tokens or requests",
-            budget_spent.clone(),
-        );
-        registry.register(
-            "stepfold_budget_reserved",
-            "The amount that is reserved in it for requests under way",
-            budget_reserved.clone(),
-        );
-        registry.register("stepfold_budget_limit", "The limit that holds in it", budget_limit.clone());
-        registry.register(
-            "stepfold_budget_refused_requests",
-            "Requests to models that did not fit into a budget, also of users: their runs wait or have failed",
-            budget_refused.clone(),
-        );
+        let budgets = BudgetFamilies::default();
+        budgets.register(&mut registry);
         Metrics(Arc::new(MetricFamilies {
             registry,
             requests,
@@ -280,10 +309,7 @@ impl Metrics {
             connections,
             most_connections,
             pending_connections,
-            budget_spent,
-            budget_reserved,
-            budget_limit,
-            budget_refused,
+            budgets,
         }))
     }
 
@@ -296,24 +322,7 @@ impl Metrics {
     pub(super) async fn read(&self, app: &str, runner: &Runner) {
         let labels = AppLabels { app: app.to_owned() };
         self.load(&labels, runner.load());
-        for (budget, refused) in runner.refused_requests() {
-            let labels = RefusedLabels { app: labels.clone(), budget: budget.to_string() };
-            let counter = self.0.budget_refused.get_or_create(&labels);
-            counter.inc_by(refused.saturating_sub(counter.get()));
-        }
-        // NOTE: a store that does not answer, or has no budgets, costs these figures and not the others.
-        let Ok(budgets) = runner.budgets(&BudgetSpender::new()).await else { return };
-        for BudgetStatus { budget, spent, reserved, limit, .. } in budgets {
-            let (app, unit) = (labels.clone(), budget.unit.as_str());
-            let labels = BudgetLabels { app, budget: budget.name.to_string(), unit };
-            for (gauge, amount) in [
-                (&self.0.budget_spent, spent),
-                (&self.0.budget_reserved, reserved),
-                (&self.0.budget_limit, limit),
-            ] {
-                gauge.get_or_create(&labels).set(in_units(budget.unit, amount));
-            }
-        }
+        self.0.budgets.read(&labels, runner).await;
     }
 
     fn load(&self, app: &AppLabels, load: RunnerLoad) {
