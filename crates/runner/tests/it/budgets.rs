@@ -12,7 +12,7 @@ use stepfold_runner::{
 };
 use stepfold_session_scopes::{
     AnyStore, AppId, Author, BudgetAmount, EventRange, ListSpend, MemoryStore, ReservationId, ReserveSpend,
-    SessionKey, SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore, UserId,
+    SessionKey, SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore, Timestamp, UserId,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ModelParams, Price,
@@ -293,6 +293,29 @@ async fn a_waiting_run_continues_by_itself_in_the_next_window() {
 }
 
 /// A resumed run continues with what it has left; the next message has a budget of its own.
+/// On 31 March 2024 clocks go forward in Berlin: the day has 23 hours, and ends at 22:00 UTC.
+#[tokio::test]
+async fn a_waiting_run_continues_at_the_midnight_of_a_day_on_which_clocks_change() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let noon = Timestamp::from_micros(1_711_886_400_000_000);
+        let ahead = noon.as_micros() - clock.now().as_micros();
+        clock.advance(Duration::from_micros(u64::try_from(ahead).unwrap()));
+        let budget = Budget::requests("daily", 1).each(BudgetWindow::day("Europe/Berlin").unwrap());
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        let outcome = runner.session("ada", "s2").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).until, Some(noon.after(Duration::from_secs(10 * 3_600)).into()));
+        clock.advance(Duration::from_secs(10 * 3_600 - 1));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 1);
+        clock.advance(Duration::from_secs(2));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 2);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn each_run_has_its_own_budget() {
     use stepfold_agent_loop::test_kit::Script;
