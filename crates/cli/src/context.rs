@@ -19,7 +19,7 @@ use stepfold::session_scopes::{
 use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
 
-use crate::agent_file::{AgentFile, BuiltFile};
+use crate::agent_file::{AgentFile, BuiltFile, read_budgets};
 use crate::archive::{AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
@@ -234,6 +234,7 @@ impl CommandContext {
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         models.recall.connect(store.clone());
+        let spend_limits = spend_limits.with_file(options.and_then(|options| options.budgets.as_deref()))?;
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
@@ -446,6 +447,22 @@ pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
 pub(crate) struct SpendLimits {
     pub(crate) budgets: Vec<Budget>,
     pub(crate) rate_limits: Vec<SharedRateLimit>,
+}
+
+impl SpendLimits {
+    /// Adds the budgets of a file that hold beside those of the agent.
+    pub(crate) fn with_file(mut self, path: Option<&Path>) -> anyhow::Result<Self> {
+        for budget in path.map(read_budgets).transpose()?.into_iter().flatten() {
+            if self.budgets.iter().any(|own| own.name == budget.name) {
+                let file = path.unwrap_or(Path::new("")).display();
+                let words =
+                    format!("{file}: the agent has a budget `{}` too: rename one of them", budget.name);
+                return Err(UsageError(words).into());
+            }
+            self.budgets.push(budget);
+        }
+        Ok(self)
+    }
 }
 
 /// Adds the budgets and rate limits of a file, at its prices; models that it has no prices of have those of the table that is

@@ -70,6 +70,9 @@ impl RunnerError {
             | RunnerErrorKind::InvalidId { .. }
             | RunnerErrorKind::InvalidToken { .. }
             | RunnerErrorKind::NotAwaited { .. }
+            | RunnerErrorKind::UnknownBudget { .. }
+            | RunnerErrorKind::NotRaised { .. }
+            | RunnerErrorKind::InvalidBudget { .. }
             | RunnerErrorKind::Diverged { .. } => Remedy::Never,
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::{Budget, SessionRecall, SharedRateLimit, WhenChanged};
+use stepfold::runner::{Budget, BudgetScope, SessionRecall, SharedRateLimit, WhenChanged};
 use stepfold::session_scopes::AppId;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
@@ -25,7 +25,7 @@ pub(crate) use self::texts::{AgentTexts, normal};
 use crate::archive::ARCHIVE_APP;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
-use crate::form::budget::{BudgetForm, budgets, report_misplaced};
+use crate::form::budget::{BudgetFileForm, BudgetForm, budgets, report_misplaced};
 use crate::form::graph::GraphForm;
 use crate::form::rate_limit::{RateLimitForm, rate_limits, report_misplaced_limits};
 use crate::form::redact::{FileRedaction, RedactForm};
@@ -98,7 +98,7 @@ impl FileContent {
             report_misplaced(self.budgets(), faults);
             report_misplaced_limits(self.rate_limits(), faults);
         } else {
-            drop(budgets(self.budgets(), faults));
+            drop(budgets(self.budgets(), &BudgetScope::App, faults));
             drop(rate_limits(self.rate_limits(), faults));
         }
     }
@@ -283,7 +283,7 @@ impl AgentFile {
     /// Its budgets. Their faults are those of [`build`](AgentFile::build).
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
-        budgets(forms, &mut FaultCollector::in_text(String::new()))
+        budgets(forms, &BudgetScope::App, &mut FaultCollector::in_text(String::new()))
     }
 
     /// Its rate limits. Their faults are those of [`build`](AgentFile::build).
@@ -320,15 +320,31 @@ pub(crate) const MISPLACED_REDACTION: &str =
     "unsupported redaction: a graph's rules hold for its agents; declare them in the graph file";
 
 /// Parses a text with settings into its form; none if it is not TOML.
-fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
+/// The budgets of a file that has nothing else; by default each principal has its own.
+pub(crate) fn read_budgets(path: &Path) -> anyhow::Result<Vec<Budget>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        UsageError(format!("file of budgets {} could not be read: {error}", path.display()))
+    })?;
+    let mut faults = FaultCollector::in_text(text.clone());
+    let table = parse_table(&text, &mut faults);
+    let form: Option<BudgetFileForm> = table.and_then(|table| read(&DeValue::Table(table), &mut faults));
+    let budgets = form.map(|form| budgets(&form.budgets, &BudgetScope::Principal, &mut faults));
+    match faults.count() {
+        0 => Ok(budgets.unwrap_or_default()),
+        _ => Err(FileFaults { path: path.to_owned(), faults: faults.into_lines() }.into()),
+    }
+}
+
+fn parse_table<'a>(text: &'a str, faults: &mut FaultCollector) -> Option<DeTable<'a>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         faults.add_at(error.span().map_or(0, |span| span.start), error.message().trim_end());
     }
-    let mut table = table.into_inner();
-    if !errors.is_empty() {
-        return None;
-    }
+    errors.is_empty().then(|| table.into_inner())
+}
+
+fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
+    let mut table = parse_table(text, faults)?;
     for padded in settings {
         settings::set(&mut table, padded);
     }

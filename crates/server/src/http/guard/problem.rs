@@ -434,6 +434,10 @@ impl From<RunnerError> for Problem {
             },
             RunnerErrorKind::Withdrawn => of_kind(S::GONE, "withdrawn", "Message removed"),
             RunnerErrorKind::Erased { .. } => of_kind(S::GONE, "erased", "Content erased"),
+            RunnerErrorKind::UnknownBudget { .. } => {
+                of_kind(S::NOT_FOUND, "unknown_budget", "Unknown budget")
+            }
+            RunnerErrorKind::NotRaised { .. } => of_kind(S::CONFLICT, "not_raised", "Budget not raised"),
             RunnerErrorKind::UnknownCall { .. } => of_kind(S::NOT_FOUND, "unknown_call", "Unknown call"),
             RunnerErrorKind::NothingToResume => {
                 of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
