@@ -173,7 +173,7 @@ impl SessionSchema {
         // NOTE: a value that happens to fit is kept even if its type has changed: most changes of a schema only widen
         // types.
         let Err(misfit) = declared.check(&value) else { return Ok(Adopted::Same) };
-        match self.convert(key, value, declared, (stored_type, misfit)) {
+        match self.convert(key, &value, declared, (stored_type, misfit)) {
             Err(_) if self.0.hides_misfits => Ok(Adopted::Hidden),
             adopted => adopted,
         }
@@ -183,11 +183,11 @@ impl SessionSchema {
     fn convert(
         &self,
         key: &str,
-        value: Value,
+        value: &Value,
         declared: &KeySchema,
         (stored_type, misfit): (Option<Value>, StateError),
     ) -> Result<Adopted, SessionError> {
-        let mismatch = |misfit| mismatch(key, &value, stored_type.as_ref(), misfit);
+        let mismatch = |misfit| mismatch(key, value, stored_type.as_ref(), misfit);
         let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
         let converted = convert(value.clone())
             .map_err(|source| SessionError::Migration { key: key.to_owned(), source })?;
