@@ -80,6 +80,15 @@ pub enum EvalError {
         /// The differences, in words.
         differences: Vec<String>,
     },
+    /// Another process writes the report.
+    #[error("report {report} is being written by another process")]
+    Busy {
+        /// The report.
+        report: String,
+    },
+    /// The receiver of the results has ended the experiment.
+    #[error("experiment was stopped")]
+    Stopped,
     /// Two reports cannot be compared.
     #[error("reports cannot be compared: {why}")]
     Compare {

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::json;
-use stepfold::eval::{Case, EvalError, Redaction};
+use stepfold::agent_loop::{Redaction, SensitiveData};
+use stepfold::eval::{Case, CaseRedaction, EvalError};
 use stepfold::prelude::*;
 
 use super::{is_toml, open};
@@ -39,25 +40,28 @@ pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<Comman
     added.finish(&args.data_set, json)
 }
 
-/// The rules of redaction: `email`, `card`, `phone-and-key`, `key:NAME`, or `NAME=EXPRESSION`.
-fn redaction(rules: &[String]) -> anyhow::Result<Redaction> {
-    rules.iter().try_fold(Redaction::new(), |redaction, rule| {
-        Ok(match (rule.as_str(), rule.strip_prefix("key:"), rule.split_once('=')) {
-            ("email", ..) => redaction.emails(),
-            ("card", ..) => redaction.cards(),
-            ("phone-and-key", ..) => redaction.phones_and_keys(),
-            (_, Some(key), _) => redaction.key(key),
+/// The rules of redaction: a kind of sensitive data, `key:NAME`, or `NAME=EXPRESSION`.
+fn redaction(rules: &[String]) -> anyhow::Result<CaseRedaction> {
+    let kinds = rules.iter().filter_map(|rule| SensitiveData::named(rule));
+    let (mut redaction, mut keys) = (Redaction::of(kinds), Vec::new());
+    for rule in rules {
+        match (SensitiveData::named(rule), rule.strip_prefix("key:"), rule.split_once('=')) {
+            (Some(_), ..) => {}
+            (_, Some(key), _) => keys.push(key),
             (_, _, Some((name, pattern))) => {
-                redaction.pattern(name, pattern).map_err(|error| UsageError(error.to_string()))?
+                let added = redaction.pattern(name, pattern);
+                redaction = added.map_err(|error| UsageError(error.to_string()))?;
             }
             _ => {
+                let kinds = SensitiveData::ALL.map(SensitiveData::name).join(", ");
                 let words = format!(
-                    "unknown rule of redaction `{rule}`; available: email, card, phone-and-key, key:NAME, NAME=EXPRESSION"
+                    "unknown rule of redaction `{rule}`; available: {kinds}, key:NAME, NAME=EXPRESSION"
                 );
                 return Err(UsageError(words).into());
             }
-        })
-    })
+        }
+    }
+    Ok(keys.into_iter().fold(CaseRedaction::new(redaction), CaseRedaction::key))
 }
 
 /// The data set that grows, and the counts of its growth.
@@ -77,7 +81,7 @@ impl AddedCases {
         Ok(AddedCases { writer: appending(path)?, known, added: 0, repeated: 0, unsuited: Vec::new() })
     }
 
-    fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut Redaction) -> anyhow::Result<()> {
+    fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut CaseRedaction) -> anyhow::Result<()> {
         let case = match case {
             Ok(case) => redaction.apply(&case)?,
             Err(error @ EvalError::Unsuited { .. }) => {

@@ -5,7 +5,6 @@ mod candidate;
 mod interchange;
 mod judge;
 mod programs;
-mod report_file;
 mod served;
 mod watch;
 
@@ -13,15 +12,17 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
+use anyhow::Context as _;
+use stepfold::eval::{
+    CaseResult, Comparison, DataSet, EvalError, Experiment, Report, ReportFile, Summary, Verdict,
+};
 
 use self::add::add;
 use self::candidate::experiment;
-use self::report_file::ReportFile;
 pub(super) use self::served::experiments;
 use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
-use crate::show;
+use crate::show::{self, counted};
 
 /// The rows of a table in Markdown.
 const ROWS: usize = 50;
@@ -69,7 +70,7 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let cases = open(&args.data_set)?;
     let mut file = None;
     if let Some(path) = &args.report {
-        let (opened, continued) = ReportFile::open(path, experiment)?;
+        let (opened, continued) = kept_results(path, experiment)?;
         (file, experiment) = (Some(opened), continued);
     }
     let mut results: Vec<CaseResult> = Vec::new();
@@ -93,6 +94,30 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         ending = if ending == CommandEnding::Done { compared } else { ending };
     }
     Ok(ending)
+}
+
+/// Begins the results of an experiment, in a file beside its report, or continues those of an interrupted one.
+fn kept_results(report: &Path, experiment: Experiment) -> anyhow::Result<(ReportFile, Experiment)> {
+    let mut partial = report.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let words = || format!("results {}", partial.display());
+    let mut file = match ReportFile::open(report, partial) {
+        Err(error @ EvalError::Busy { .. }) => return Err(UsageError(error.to_string()).into()),
+        opened => opened.with_context(words)?,
+    };
+    let kept = file.kept().cases;
+    let experiment = file.begin(experiment).map_err(|error| match error {
+        EvalError::Continue { .. } => anyhow::Error::from(UsageError(format!(
+            "{error}; delete {} to begin again, or name another report",
+            partial.display()
+        ))),
+        error => anyhow::Error::from(error).context(words()),
+    })?;
+    if kept > 0 {
+        show::note(format!("continues after {}", counted(kept, "result")));
+    }
+    Ok((file, experiment))
 }
 
 /// The ending that the thresholds demand.

@@ -84,8 +84,9 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     operations.extend(operations! {
         POST "/apps/{app}/cases", Act, "add_cases", experiments::add_cases, "Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator.";
         GET "/apps/{app}/experiments", Read, "list_experiments", experiments::list, "Lists the data sets and experiments of the principal.";
-        POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Confronts the agent, or a changed one, with a data set, and waits for the report.";
-        GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads the results of an experiment, and compares them with those of another one.";
+        POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Accepts an experiment, which confronts the agent, or a changed one, with a data set. It is run in the background, and continues after a restart.";
+        GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads an experiment with its results so far, and compares them with those of another one.";
+        DELETE "/apps/{app}/experiments/{experiment}", Act, "delete_experiment", experiments::delete, "Deletes an experiment. One that waits or runs is cancelled.";
     });
     for operation in &mut operations {
         operation.takes_key =
