@@ -610,6 +610,10 @@ pub(crate) struct EvalAddArgs {
     /// Add the turns of so many sessions with the newest writes, instead of one session.
     #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
     pub(crate) newest: Option<NonZeroUsize>,
+    /// Expect the recorded text as well, word by word: for models that answer alike. By default a case is held to the calls, the
+    /// state and the end of its record.
+    #[arg(long)]
+    pub(crate) expect_text: bool,
     /// Replace values before they are written: `email`, `card`, `iban`, `phone`, `key`, `key:NAME` for a state key or a field,
     /// or NAME=EXPRESSION. Repeatable.
     #[arg(long, value_name = "RULE")]

@@ -80,6 +80,14 @@ pub enum EvalError {
         /// The differences, in words.
         differences: Vec<String>,
     },
+    /// A tool is allowed that the candidate does not have.
+    #[error("unknown tool `{tool}` is allowed; available: {}", available.join(", "))]
+    UnknownTool {
+        /// The tool.
+        tool: String,
+        /// The tools of the candidate.
+        available: Vec<String>,
+    },
     /// Another process writes the report.
     #[error("report {report} is being written by another process")]
     Busy {

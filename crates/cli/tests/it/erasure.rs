@@ -57,6 +57,23 @@ fn a_session_or_a_user_is_erased_as_a_whole() {
     assert_eq!(json(&room, "verify a.toml")["sessions"], 1);
 }
 
+/// Cases in the folder of a server are copies of its sessions.
+#[test]
+fn copies_in_the_folder_of_experiments_are_erased() {
+    let room = room();
+    std::fs::create_dir_all(room.path("experiments/a/local")).unwrap();
+    room.say("eval add a.toml experiments/a/local/mine.jsonl --newest 5", "");
+    let cases = || std::fs::read_to_string(room.path("experiments/a/local/mine.jsonl")).unwrap();
+    assert!(cases().contains("local/s1/1") && cases().contains("local/s2/1"));
+    let erase = "erase a.toml -s s1 --reason mail --experiments experiments";
+    let dry = room.say(&format!("{erase} --dry-run"), "");
+    assert!(dry.contains("case local/s1/1, in data set mine of local"), "{dry}");
+    assert!(cases().contains("local/s1/1"));
+    let erased = json(&room, erase);
+    assert_eq!(erased["cases"][0]["case"], "local/s1/1", "{erased}");
+    assert!(!cases().contains("local/s1/") && cases().contains("local/s2/1"));
+}
+
 #[test]
 fn nothing_is_erased_without_a_subject_and_a_reason() {
     let room = room();

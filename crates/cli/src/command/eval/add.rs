@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::json;
 use stepfold::agent_loop::{Redaction, SensitiveData};
-use stepfold::eval::{Case, CaseRedaction, EvalError};
+use stepfold::eval::{Case, CaseRedaction, EvalError, Expectation};
 use stepfold::prelude::*;
 
 use super::{is_toml, open};
@@ -24,6 +24,9 @@ pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<Comman
     let context = CommandContext::for_read(&args.target)?;
     let sessions = sessions(args, &context).await?;
     let mut added = AddedCases::to(&args.data_set, |case| redaction.continue_after(case))?;
+    if args.expect_text {
+        added.expect = [Expectation::of_record(), vec![Expectation::RecordedText]].concat();
+    }
     for session in sessions {
         match &args.at {
             Some(at) => {
@@ -68,6 +71,8 @@ fn redaction(rules: &[String]) -> anyhow::Result<CaseRedaction> {
 pub(super) struct AddedCases {
     writer: BufWriter<File>,
     known: HashSet<String>,
+    /// The expectations of taken cases; those of their records if there are none here.
+    expect: Vec<Expectation>,
     added: u64,
     repeated: u64,
     unsuited: Vec<String>,
@@ -78,12 +83,19 @@ impl AddedCases {
     pub(super) fn to(path: &Path, seen: impl FnMut(&Case)) -> anyhow::Result<Self> {
         check_appendable(path)?;
         let known = names_of(path, seen)?;
-        Ok(AddedCases { writer: appending(path)?, known, added: 0, repeated: 0, unsuited: Vec::new() })
+        Ok(AddedCases {
+            writer: appending(path)?,
+            known,
+            expect: Vec::new(),
+            added: 0,
+            repeated: 0,
+            unsuited: Vec::new(),
+        })
     }
 
     fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut CaseRedaction) -> anyhow::Result<()> {
         let case = match case {
-            Ok(case) => redaction.apply(&case)?,
+            Ok(case) => redaction.apply(&self.expect.iter().cloned().fold(case, Case::expect))?,
             Err(error @ EvalError::Unsuited { .. }) => {
                 self.unsuited.push(error.to_string());
                 return Ok(());

@@ -54,7 +54,15 @@ fn open(path: &Path) -> anyhow::Result<DataSet<'static>> {
     let fault =
         |error: std::io::Error| UsageError(format!("data set {} could not be read: {error}", path.display()));
     if is_toml(path) {
-        return Ok(DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?)?);
+        let cases = DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?);
+        return cases.with_context(|| named("data set", path));
+    }
+    if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+        let path = path.display();
+        let words = format!(
+            "data set {path} must be JSON lines (.jsonl) or TOML; `stepfold eval import {path} cases.jsonl` reads those of pydantic-evals"
+        );
+        return Err(UsageError(words).into());
     }
     Ok(DataSet::from_json_lines(BufReader::new(File::open(path).map_err(fault)?)))
 }
@@ -63,9 +71,24 @@ fn is_toml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
+/// The name of a file, for errors about its contents.
+fn named(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let baseline = args.baseline.as_deref().map(read_report).transpose()?;
+    // Before anything is spent.
+    if let Some(before) =
+        baseline.as_ref().map(|baseline| baseline.head.mode).filter(|mode| *mode != args.mode)
+    {
+        let words = format!(
+            "baseline is of mode {before}: give --mode {before}, or the report of a baseline in mode {}",
+            args.mode
+        );
+        return Err(UsageError(words).into());
+    }
     let mut experiment = experiment(args)?;
     let cases = open(&args.data_set)?;
     let mut file = None;
@@ -81,7 +104,11 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         results.push(result);
         Ok(())
     };
-    let summary = experiment.run_each_known(cases, keep).await?;
+    let summary = experiment.run_each_known(cases, keep).await;
+    let summary = summary.with_context(|| named("data set", &args.data_set))?;
+    if summary.cases == 0 {
+        return Err(UsageError(format!("{} has no cases", named("data set", &args.data_set))).into());
+    }
     let report = Report::new(experiment.head(), results);
     if let Some(file) = file {
         file.finish(&report)?;
@@ -143,7 +170,7 @@ fn ending_of(summary: &Summary, args: &EvalRunArgs) -> CommandEnding {
 fn read_report(path: &Path) -> anyhow::Result<Report> {
     let file = File::open(path)
         .map_err(|error| UsageError(format!("report {} could not be read: {error}", path.display())))?;
-    Ok(Report::from_json_lines(BufReader::new(file))?)
+    Report::from_json_lines(BufReader::new(file)).with_context(|| named("report", path))
 }
 
 /// Compares a candidate with a baseline. A regression, or a comparison that says nothing, fails the command.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_eval::{Experiment, Mode, Spending};
 
-use super::{CandidateChange, ExperimentFolder, check_name};
+use super::{CandidateChange, ExperimentFolder, check_name, of_eval};
 use crate::http::app::App;
 use crate::http::guard::auth::{Principal, Role};
 use crate::http::guard::problem::Problem;
@@ -138,6 +138,7 @@ impl NewExperiment {
             ModeName::Live => experiment.allow_live(tool),
             _ => experiment.allow_pure(tool),
         });
+        experiment.check_allowed().map_err(|error| of_eval(&error))?;
         let experiment = match (self.judge, &folder.judge) {
             (false, _) => experiment,
             (true, Some(judge)) => experiment.judge(judge.clone()),

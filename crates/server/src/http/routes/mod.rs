@@ -10,6 +10,7 @@ mod login;
 mod model;
 mod runs;
 mod scripted_test;
+mod search;
 mod sessions;
 mod shared_values;
 mod spend;
@@ -41,6 +42,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/upgrade", Read, "check_upgrade", apps::upgrade, "Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator.";
         GET "/apps/{app}/spend", Read, "read_spend", spend::spend, "Adds up what was spent on models under budgets.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
+        GET "/apps/{app}/search", Read, "search", search::search, "Finds messages by words, best first: in all sessions of the principal, or in one.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
         // NOTE: A deletion takes the record away, with the decisions in it; a rewind hides, and can be taken back
@@ -100,6 +102,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
                 | "read_prompt_cache"
                 | "check_upgrade"
                 | "read_spend"
+                | "search"
                 | "add_cases"
                 | "list_experiments"
                 | "read_experiment"

@@ -373,6 +373,9 @@ async fn an_experiment_that_cannot_be_run_says_why() {
     let site = processes.start(Duration::ZERO, Limits::default()).await;
     let unknown = json!({"name": "x", "data_set": "none"});
     assert!(site.post("bob", "/experiments", unknown).await.text.contains("unknown data set `none`"));
+    let misspelt = json!({"name": "x", "data_set": "mine", "allow": ["pray"]});
+    let misspelt = site.post("bob", "/experiments", misspelt).await.text;
+    assert!(misspelt.contains("unknown tool `pray` is allowed; available: pay"), "{misspelt}");
     let path = processes.folder.path().join("bob/mine.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{text}{{\n")).unwrap();
