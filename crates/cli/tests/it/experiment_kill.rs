@@ -54,6 +54,7 @@ fn until_ended(site: &Site, name: &str) -> Value {
         if !["waiting", "running"].contains(&row["status"].as_str().unwrap()) {
             return row;
         }
+        // tidy: allow sleep, because a client of the API learns of results by asking
         std::thread::sleep(Duration::from_millis(50));
     }
     panic!("{name} does not end");
@@ -71,6 +72,7 @@ fn a_killed_server_continues_its_experiment() {
     begin(&site, "killed");
     let mut results = 0;
     for kill in 1..=KILLS {
+        // tidy: allow sleep, because the kill comes at another moment each time
         std::thread::sleep(Duration::from_millis(130 + 37 * u64::from(kill)));
         server.kill().unwrap();
         server.wait().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,8 @@ use stepfold_runner::{ErasureReport, ErasureSubject};
 use super::files::{CASES, REPORT, entries, regular_files, write_whole};
 use super::jobs::{JOB, PARTIAL, random_id};
 use super::{ExperimentFolder, ExperimentJob};
+use super::{ExperimentFolder, ExperimentJob};
+use crate::http::guard::problem::Problem;
 
 /// A case that was taken from erased content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -178,7 +180,8 @@ impl ExperimentFolder {
     }
 }
 
-fn failed(problem: crate::http::guard::problem::Problem) -> std::io::Error {
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn failed(problem: Problem) -> std::io::Error {
     std::io::Error::other(problem.detail().to_owned())
 }
 
@@ -192,7 +195,7 @@ fn names_with(folder: &Path, ending: &str) -> std::io::Result<Vec<String>> {
 }
 
 /// The names of the cases of a data set that were taken from erased content.
-fn cases_of(path: &PathBuf, erased: &Erased<'_>) -> std::io::Result<BTreeSet<String>> {
+fn cases_of(path: &Path, erased: &Erased<'_>) -> std::io::Result<BTreeSet<String>> {
     let mut cases = BTreeSet::new();
     for line in BufReader::new(File::open(path)?).split(b'\n') {
         let Ok(case) = serde_json::from_slice::<CaseLine>(&line?) else { continue };

@@ -165,7 +165,7 @@ impl ExperimentFolder {
     pub(super) fn finish(
         &self,
         job: &ExperimentJob,
-        file: ReportFile,
+        file: &ReportFile,
         report: &Report,
     ) -> Result<bool, EvalError> {
         let _changing = self.change();

@@ -236,7 +236,7 @@ async fn run(
     counts: &Mutex<Summary>,
 ) -> Result<(), JobEnd> {
     folder.path(&job.user, &job.request.name, REPORT)?;
-    // NOTE: The limit holds over restarts: a reply was a request. Those of cases that were under way, and of a judge, count anew.
+    // NOTE: The limit holds over restarts: a reply was a request. Those of cases that were under way, and of a judge, are not counted.
     let experiment = job.request.experiment(app, folder, file.kept().steps)?;
     let experiment = file.begin(experiment)?;
     let cases = folder.data_set(&job.user, &job.request.data_set)?;
@@ -256,6 +256,6 @@ async fn run(
         }
     };
     experiment.run_each_known(cases, keep).await?;
-    folder.finish(job, file, &Report::new(experiment.head(), results))?;
+    folder.finish(job, &file, &Report::new(experiment.head(), results))?;
     Ok(())
 }
