@@ -13,7 +13,6 @@ use stepfold_runner::{ErasureReport, ErasureSubject};
 use super::files::{CASES, REPORT, entries, regular_files, write_whole};
 use super::jobs::{JOB, PARTIAL, random_id};
 use super::{ExperimentFolder, ExperimentJob};
-use super::{ExperimentFolder, ExperimentJob};
 use crate::http::guard::problem::Problem;
 
 /// A case that was taken from erased content.
