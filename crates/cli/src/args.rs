@@ -610,8 +610,12 @@ pub(crate) struct EvalAddArgs {
     /// Add the turns of so many sessions with the newest writes, instead of one session.
     #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
     pub(crate) newest: Option<NonZeroUsize>,
-    /// Replace values before they are written: `email`, `card`, `phone-and-key`, `key:NAME` for a state key or a field, or
-    /// NAME=EXPRESSION. Repeatable.
+    /// Expect the recorded text as well, word by word: for models that answer alike. By default a case is held to the calls, the
+    /// state and the end of its record.
+    #[arg(long)]
+    pub(crate) expect_text: bool,
+    /// Replace values before they are written: `email`, `card`, `iban`, `phone`, `key`, `key:NAME` for a state key or a field,
+    /// or NAME=EXPRESSION. Repeatable.
     #[arg(long, value_name = "RULE")]
     pub(crate) redact: Vec<String>,
 }
@@ -872,6 +876,9 @@ pub(crate) struct EraseArgs {
     /// List what would be erased, and erase nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// The folder of `serve --experiments`: cases that were taken from the content are erased there too, with their results.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) experiments: Option<PathBuf>,
     /// Leave deleted bytes in the files of the store, for a later vacuum.
     #[arg(long)]
     pub(crate) no_vacuum: bool,

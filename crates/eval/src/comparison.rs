@@ -72,8 +72,8 @@ pub enum Verdict {
     NoDifference,
     /// The candidate is worse: a regression.
     Worse,
-    /// Fewer than half of the baseline's cases say something about the candidate; or a case is lost, and there are fewer
-    /// than six pairs, which are never more than chance.
+    /// The unpaired cases would make the candidate worse if all of them were lost, or are more than the pairs; or a case is lost,
+    /// and there are fewer than six pairs, which are never more than chance.
     Unknown,
 }
 
@@ -165,6 +165,12 @@ impl Comparison {
             // Too few for a proof, and not without a loss.
             _ if self.losses > 0 && self.pairs < LEAST_PAIRS => Verdict::Unknown,
             true if self.interval.0 > 0.0 => Verdict::Better,
+            // A candidate that leaves the record where it is worse must not look harmless.
+            _ if self.losses + unpaired > self.wins
+                && exact_mcnemar(self.wins, self.losses + unpaired) < 0.05 =>
+            {
+                Verdict::Unknown
+            }
             _ => Verdict::NoDifference,
         }
     }
@@ -192,7 +198,7 @@ impl fmt::Display for Verdict {
             Verdict::NoDifference => "no difference that is more than chance",
             Verdict::Worse => "worse",
             Verdict::Unknown => {
-                "unknown: most cases left the record or could not be tried, or too few were compared"
+                "unknown: too many cases left the record or could not be tried, or too few were compared"
             }
         })
     }
@@ -219,6 +225,12 @@ impl fmt::Display for Comparison {
             writeln!(
                 f,
                 "note: fewer than {LEAST_PAIRS} pairs are never more than chance; more cases are needed"
+            )?;
+        }
+        if self.verdict() == Verdict::Unknown && !self.unpaired.is_empty() {
+            writeln!(
+                f,
+                "note: unpaired cases may be losses: the record has no answer to what the candidate did; mode `next` compares its calls"
             )?;
         }
         writeln!(f, "mean of a pair: {steps:+.2} steps, {tokens:+.1} tokens")?;

@@ -80,6 +80,23 @@ pub enum EvalError {
         /// The differences, in words.
         differences: Vec<String>,
     },
+    /// A tool is allowed that the candidate does not have.
+    #[error("unknown tool `{tool}` is allowed; available: {}", available.join(", "))]
+    UnknownTool {
+        /// The tool.
+        tool: String,
+        /// The tools of the candidate.
+        available: Vec<String>,
+    },
+    /// Another process writes the report.
+    #[error("report {report} is being written by another process")]
+    Busy {
+        /// The report.
+        report: String,
+    },
+    /// The receiver of the results has ended the experiment.
+    #[error("experiment was stopped")]
+    Stopped,
     /// Two reports cannot be compared.
     #[error("reports cannot be compared: {why}")]
     Compare {

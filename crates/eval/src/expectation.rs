@@ -450,6 +450,12 @@ fn remove(value: &mut Value, pointer: &str) {
     }
 }
 
+/// The call of the same tool that was made in place of an expected one, in words.
+fn instead(wanted: &ExpectedCall, made: &[&TrialCall]) -> String {
+    let made = made.iter().find(|call| call.tool == wanted.tool);
+    made.map(|call| format!(", found {}", named(&ExpectedCall::of(call)))).unwrap_or_default()
+}
+
 /// Why calls do not fit expected ones; `None` if they do.
 pub(crate) fn calls_fault(expected: &[ExpectedCall], rule: &CallRule, calls: &[TrialCall]) -> Option<String> {
     let ignore = &rule.ignore;
@@ -476,7 +482,9 @@ pub(crate) fn calls_fault(expected: &[ExpectedCall], rule: &CallRule, calls: &[T
             for wanted in expected {
                 match left.iter().position(|call| wanted.fits(call, ignore)) {
                     Some(place) => drop(left.remove(place)),
-                    None => return Some(format!("missing call: {}", named(wanted))),
+                    None => {
+                        return Some(format!("missing call: {}{}", named(wanted), instead(wanted, &left)));
+                    }
                 }
             }
             left.first().map(|call| format!("unexpected call: {}", named(&ExpectedCall::of(call))))

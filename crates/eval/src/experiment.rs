@@ -209,6 +209,21 @@ impl Experiment {
         head
     }
 
+    /// Checks that the candidate has the allowed tools, unless its tools are listed at each step.
+    ///
+    /// # Errors
+    /// [`EvalError::UnknownTool`].
+    pub fn check_allowed(&self) -> Result<(), EvalError> {
+        let Some(tools) = self.candidate.tools() else { return Ok(()) };
+        match self.allowed.iter().chain(&self.allowed_live).find(|tool| tools.get(tool).is_none()) {
+            Some(tool) => Err(EvalError::UnknownTool {
+                tool: tool.clone(),
+                available: tools.names().map(str::to_owned).collect(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Confronts the candidate with all cases, and keeps the results.
     ///
     /// # Errors

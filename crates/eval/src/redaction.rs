@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use regex_lite::Regex;
 use serde_json::Value;
+use stepfold_agent_loop::{Redact as _, Redaction};
 
 use crate::case::Case;
 use crate::error::EvalError;
@@ -12,17 +12,18 @@ use crate::error::EvalError;
 /// The least bytes of a text that is replaced because a key names it; shorter ones match everywhere and reveal little.
 const MIN_BYTES: usize = 4;
 
-/// Rules that name values which a data set must not hold.
+/// Replaces values that a data set must not hold: those that the rules of a [`Redaction`] find, and those of keys.
 ///
 /// A value is replaced by the name of its rule and a number, wherever it occurs in a case: in messages, arguments, results,
-/// values of the state, and the name of the case. Equal values have equal replacements, in all cases that one `Redaction`
-/// has seen; so a candidate that repeats what it reads still finds the recorded answers.
+/// values of the state, and the name of the case. Equal values have equal replacements, in all cases that one
+/// `CaseRedaction` has seen; so a candidate that repeats what it reads still finds the recorded answers.
 ///
 /// # Examples
 /// ```
-/// use stepfold_eval::{Case, Redaction};
+/// use stepfold_agent_loop::{Redaction, SensitiveData};
+/// use stepfold_eval::{Case, CaseRedaction};
 ///
-/// let mut redaction = Redaction::new().emails().key("token");
+/// let mut redaction = CaseRedaction::new(Redaction::of([SensitiveData::Email])).key("token");
 /// let case = Case::new("greeting", "I am ada@example.org, and s3cret is my token").value("token", "s3cret");
 /// let case = redaction.apply(&case)?;
 /// assert_eq!(case.say.as_deref(), Some("I am [email 1], and [token 1] is my token"));
@@ -31,62 +32,23 @@ const MIN_BYTES: usize = 4;
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use]
-pub struct Redaction {
-    patterns: Vec<(String, Regex)>,
+pub struct CaseRedaction {
+    rules: Redaction,
     keys: Vec<String>,
     /// The replacement of each value, by rule and value.
     replacements: BTreeMap<(String, String), String>,
     counts: BTreeMap<String, u64>,
 }
 
-impl Redaction {
-    /// No rules.
-    pub fn new() -> Self {
-        Redaction::default()
+impl CaseRedaction {
+    /// With these rules.
+    pub fn new(rules: Redaction) -> Self {
+        CaseRedaction { rules, ..CaseRedaction::default() }
     }
 
-    /// Whether there are no rules.
+    /// Whether there are neither rules nor keys.
     pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty() && self.keys.is_empty()
-    }
-
-    /// Replaces matches of a regular expression.
-    ///
-    /// # Errors
-    /// [`EvalError::Redaction`] for an invalid expression, and for one that matches the empty text.
-    pub fn pattern(mut self, name: impl Into<String>, pattern: &str) -> Result<Self, EvalError> {
-        let name = name.into();
-        let fault = |why: String| EvalError::Redaction { rule: name.clone(), why };
-        let regex =
-            Regex::new(pattern).map_err(|error| fault(format!("invalid regular expression: {error}")))?;
-        if regex.is_match("") {
-            return Err(fault("the expression matches the empty text".to_owned()));
-        }
-        self.patterns.push((name, regex));
-        Ok(self)
-    }
-
-    /// Replaces addresses of e-mail.
-    pub fn emails(self) -> Self {
-        self.known("email", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
-    }
-
-    /// Replaces numbers of payment cards: 13 to 19 digits, in groups or not.
-    pub fn cards(self) -> Self {
-        self.known("card", r"\b[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{1,7}\b")
-    }
-
-    /// Replaces telephone numbers in the international form, and keys of providers that begin with `sk-`, `ghp_` or `AKIA`.
-    pub fn phones_and_keys(self) -> Self {
-        self.known("phone", r"\+[1-9][0-9]([ ()/-]{0,2}[0-9]){6,13}")
-            .known("key", r"\b(sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b")
-    }
-
-    #[expect(clippy::expect_used, reason = "the expressions are part of this file, and its tests use each")]
-    fn known(mut self, name: &str, pattern: &str) -> Self {
-        let regex = Regex::new(pattern);
-        self.patterns.push((name.to_owned(), regex.expect("the expression is part of this program")));
-        self
+        self.rules.is_empty() && self.keys.is_empty()
     }
 
     /// Replaces the values of a state key, and of each field with this name in arguments and results. Texts of fewer than four
@@ -100,15 +62,14 @@ impl Redaction {
     /// it. Which values those were is not known, so an equal value gets a number of its own.
     pub fn continue_after(&mut self, case: &Case) {
         let Ok(text) = serde_json::to_string(case) else { return };
-        let names = self.patterns.iter().map(|(name, _)| name).chain(&self.keys);
-        for name in names {
+        for name in self.rules.names().chain(self.keys.iter().map(String::as_str)) {
             let opening = format!("[{name} ");
             let numbers = text.match_indices(&opening).filter_map(|(place, _)| {
                 let rest = &text[place + opening.len()..];
                 rest[..rest.find(']')?].parse::<u64>().ok()
             });
             let highest = numbers.max().unwrap_or(0);
-            let count = self.counts.entry(name.clone()).or_default();
+            let count = self.counts.entry(name.to_owned()).or_default();
             *count = highest.max(*count);
         }
     }
@@ -221,11 +182,10 @@ impl Redaction {
                 text = text.replace(found.as_str(), &replacement);
             }
         }
-        for (rule, regex) in self.patterns.clone() {
-            if regex.is_match(&text) {
-                let replace = |found: &regex_lite::Captures<'_>| self.replacement(&rule, &found[0]);
-                text = regex.replace_all(&text, replace).into_owned();
-            }
+        // The last first: the places of those before stay.
+        for part in self.rules.find(&text).into_iter().rev() {
+            let replacement = self.replacement(&part.rule, &text[part.range.clone()]);
+            text.replace_range(part.range, &replacement);
         }
         text
     }

@@ -1,7 +1,7 @@
 // Experiments with stored sessions: cases × experiments, and the two turns of a case from their first difference.
 // @ts-check
 import { html, useEffect, useRef, useState } from "./html.js";
-import { appPath, get } from "./api.js";
+import { appPath, ask, get } from "./api.js";
 import { go, know } from "./store.js";
 
 /** The experiments that are read at once. */
@@ -11,50 +11,72 @@ const MARKS = /** @type {Record<string, [string, string]>} */ ({ passed: ["✓",
 /** The worst result of the repeats of a case. @param {any[]} results */
 const worst = (results) => ["error", "failed", "left_record", "skipped", "passed"].map((status) => results.find((result) => result.status === status)).find(Boolean);
 
+/** @typedef {{ error?: string, names: string[], baseline: string, candidate: string, read: { experiment: any, comparison: any, results: any[] }[], failed: any[], underWay: any[] }} Found */
+
+/** @param {any} error @returns {any} */
+const wrong = (error) => ({ error: error.message });
+
 export function Experiments() {
   const { app, experiment } = know.view;
-  const [found, setFound] = useState(/** @type {any} */ (null));
+  const [found, setFound] = useState(/** @type {Found | null} */ (null));
   const [open, setOpen] = useState(/** @type {any} */ (null));
+  const [times, setTimes] = useState(0);
+  const path = `${appPath(app)}/experiments`;
   useEffect(() => {
     const stop = new AbortController();
-    setFound(null);
     setOpen(null);
-    read(app ?? "", experiment, stop.signal).then(setFound, (error) => stop.signal.aborted || setFound({ error: error.message }));
+    read(path, experiment, stop.signal).then(setFound, (error) => stop.signal.aborted || setFound(wrong(error)));
     return () => stop.abort();
-  }, [app, experiment]);
+  }, [app, experiment, times]);
+  useEffect(() => {
+    if (!found?.underWay?.length) return;
+    const timer = setTimeout(async () => {
+      const rows = await get(path, { under_way: true }).then(({ experiments }) => experiments, () => found.underWay);
+      // One has ended.
+      if (rows.length < found.underWay.length) setTimes(times + 1);
+      else setFound({ ...found, underWay: rows });
+    }, 2000);
+    return () => clearTimeout(timer);
+  }, [found]);
+  /** @param {string} name */
+  const remove = (name) => ask("DELETE", `${path}/${encodeURIComponent(name)}`).then(() => setTimes(times + 1), (error) => setFound(wrong(error)));
   if (!found) return html`<p class="quiet">…</p>`;
   if (found.error) return html`<div class="empty"><h1>Experiments</h1><p role="alert">${found.error}</p></div>`;
-  if (!found.read.length) return html`<div class="empty"><h1>Experiments</h1><p>There is none yet. <code>stepfold eval</code> writes reports, and <code>stepfold serve --experiments FOLDER</code> shows those in the folder.</p></div>`;
-  const cases = [...new Set(found.read.flatMap((/** @type {any} */ one) => one.results.map((/** @type {any} */ result) => result.case)))];
-  const { comparison } = found.read.at(-1);
+  const others = [...found.underWay, ...found.failed];
+  const jobs = others.length > 0 && html`<ul class="jobs">${others.map((one) => html`<li><b dir="auto">${one.name}</b> ${one.status === "failed" ? html`<span class="mark failed" dir="auto">${one.why}</span>` : html`<progress value=${one.cases} max=${one.expected} aria-label="Results"></progress> ${one.cases} of ${one.expected}, ${one.status}`} <button type="button" onClick=${() => remove(one.name)}>${one.status === "failed" ? "Delete" : "Cancel"}</button></li>`)}</ul>`;
+  if (!found.read.length) return html`<div class=${jobs ? "experiments" : "empty"}><h1>Experiments</h1>${jobs || html`<p>There is none yet. <code>stepfold eval run --report</code> writes one into the folder of <code>serve --experiments</code>.</p>`}</div>`;
+  const cases = [...new Set(found.read.flatMap((one) => one.results.map((result) => result.case)))];
+  const comparison = found.read.at(-1)?.comparison;
   return html`<div class="experiments" tabindex="0" role="region" aria-label="Experiments">
-    <h1>Experiments</h1>
-    ${found.names.length > 1 && html`<label>Candidate <select value=${found.candidate} onChange=${(event) => go({ experiment: event.currentTarget.value })}>${found.names.map((/** @type {string} */ name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
+    <h1>Experiments</h1>${jobs}
+    ${found.names.length > 1 && html`<label>Candidate <select value=${found.candidate} onChange=${(event) => go({ experiment: event.currentTarget.value })}>${found.names.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     ${comparison && html`<p class=${`verdict ${comparison.verdict}`}>${comparison.text.split("\n")[0]} · ${comparison.wins} won, ${comparison.losses} lost, ${comparison.ties} ties, beside ${found.baseline}</p>`}
-    <div class="wide"><table class="matrix"><thead><tr><th scope="col">Case</th>${found.read.map((/** @type {any} */ { experiment: one }) => html`<th scope="col" title=${`${one.candidate}, ${one.mode}: ${one.cases} cases`}>${one.name}<span class="under">${one.pass_rate === null ? "–" : `${Math.round(one.pass_rate * 100)} %`} · ${one.steps} steps</span></th>`)}</tr></thead>
-      <tbody>${cases.slice(0, 500).map((name) => html`<tr><th scope="row" dir="auto">${name}</th>${found.read.map((/** @type {any} */ one) => html`<td><${Cell} of=${one.experiment.name} results=${one.results.filter((/** @type {any} */ result) => result.case === name)} open=${setOpen} isOpen=${open?.name === one.experiment.name && open?.case === name} /></td>`)}</tr>`)}</tbody></table></div>
+    <div class="wide"><table class="matrix"><thead><tr><th scope="col">Case</th>${found.read.map(({ experiment: one }) => html`<th scope="col" title=${`${one.candidate}, ${one.mode}: ${one.cases} cases`}>${one.name}<span class="under">${one.pass_rate === null ? "–" : `${Math.round(one.pass_rate * 100)} %`} · ${one.steps} steps</span></th>`)}</tr></thead>
+      <tbody>${cases.slice(0, 500).map((name) => html`<tr><th scope="row" dir="auto">${name}</th>${found.read.map((one) => html`<td><${Cell} of=${one.experiment.name} results=${one.results.filter((result) => result.case === name)} open=${setOpen} isOpen=${open?.name === one.experiment.name && open?.case === name} /></td>`)}</tr>`)}</tbody></table></div>
     ${cases.length > 500 && html`<p class="quiet">and ${cases.length - 500} more cases</p>`}
     ${open && html`<${Turns} result=${open} />`}
   </div>`;
 }
 
-/** The experiments of an app: the first is the baseline, the last the candidate. @param {string} app @param {string | undefined} chosen @param {AbortSignal} signal */
-async function read(app, chosen, signal) {
-  const { experiments } = await get(`${appPath(app)}/experiments`, {}, signal);
-  const names = experiments.map((/** @type {any} */ one) => one.name);
-  const baseline = names.find((/** @type {string} */ name) => /^base/.test(name)) ?? names[0];
-  const candidate = names.includes(chosen) ? chosen : names.findLast((/** @type {string} */ name) => name !== baseline) ?? baseline;
-  const shown = [baseline, ...names.filter((/** @type {string} */ name) => ![baseline, candidate].includes(name)).slice(0, MOST - 2), candidate].filter((name, at, all) => name && all.indexOf(name) === at);
-  const path = (/** @type {string} */ name) => `${appPath(app)}/experiments/${encodeURIComponent(name)}`;
+/** The experiments of an app: the first is the baseline, the last the candidate. @param {string} path @param {string | undefined} chosen @param {AbortSignal} signal */
+async function read(path, chosen, signal) {
+  /** @type {{ experiments: any[] }} */
+  const { experiments } = await get(path, {}, signal);
+  const [done, failed, underWay] = ["done", "failed", "waiting running"].map((states) => experiments.filter(({ status }) => states.includes(status)));
+  const names = done.map(({ name }) => name);
+  const baseline = names.find((name) => /^base/.test(name)) ?? names[0];
+  const candidate = names.includes(chosen) ? chosen : names.findLast((name) => name !== baseline) ?? baseline;
+  const shown = [baseline, ...names.filter((name) => ![baseline, candidate].includes(name)).slice(0, MOST - 2), candidate].filter((name, at, all) => name && all.indexOf(name) === at);
   const one = (/** @type {string} */ name) => {
-    const bare = () => get(path(name), {}, signal);
+    const own = `${path}/${encodeURIComponent(name)}`;
+    const bare = () => get(own, {}, signal);
     // Of another mode, they cannot be compared.
-    return name === candidate && name !== baseline ? get(path(name), { baseline }, signal).catch(bare) : bare();
+    return name === candidate && name !== baseline ? get(own, { baseline }, signal).catch(bare) : bare();
   };
   const read = [];
   // One after the other: a server reads few of them at once.
   for (const name of shown) read.push(await one(name));
-  return { names, baseline, candidate, read };
+  return { names, baseline, candidate, read, failed, underWay };
 }
 
 /** @param {{ of: string, results: any[], open: (result: any) => void, isOpen: boolean }} props */

@@ -227,6 +227,14 @@ class EndRow(TypedDict):
     exit: Any
 
 
+class ErasedCaseRow(TypedDict):
+    """A case of a data set that was taken from erased content."""
+
+    case: str
+    data_set: str
+    user: str
+
+
 class ErasedVersion(TypedDict):
     """An event that was erased, or would be."""
 
@@ -256,6 +264,7 @@ class ErasureRecordRow(TypedDict):
 class ErasureRow(TypedDict):
     """The result of an erasure."""
 
+    cases: list[ErasedCaseRow]
     dry_run: bool
     events: int
     sessions: list[str]
@@ -321,6 +330,7 @@ class ExperimentRow(TypedDict):
     cases: int
     coverage: int | None
     errors: int
+    expected: int
     failed: int
     left_record: int
     mode: str
@@ -328,8 +338,10 @@ class ExperimentRow(TypedDict):
     pass_rate: int | None
     passed: int
     skipped: int
+    status: str
     steps: int
     tokens: int
+    why: str | None
 
 
 class ExperimentRows(TypedDict):
@@ -388,6 +400,25 @@ class ForkRows(TypedDict):
     """The forks of a session."""
 
     forks: list[ForkRow]
+
+
+class FoundMessageRow(TypedDict):
+    """A message that a search has found."""
+
+    at: str
+    excerpt: str
+    message: int
+    role: str
+    session: str
+    tool: str | None
+    version: int
+
+
+class FoundMessages(TypedDict):
+    """A page of found messages."""
+
+    found: list[FoundMessageRow]
+    next: int | None
 
 
 class HookAnswerRow(TypedDict):
@@ -1120,16 +1151,20 @@ class Client:
         """Erases content for good: events, a call, a session with its forks, or a user."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/erasures", {}, body)
 
-    def list_experiments(self, app: str, *, user: str | None = None) -> ExperimentList:
+    def list_experiments(self, app: str, *, under_way: bool | None = None, user: str | None = None) -> ExperimentList:
         """Lists the data sets and experiments of the principal."""
-        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments", {"user": user})
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments", {"under_way": under_way, "user": user})
 
     def run_experiment(self, app: str, body: NewExperiment) -> ExperimentRow:
-        """Confronts the agent, or a changed one, with a data set, and waits for the report."""
+        """Accepts an experiment, which confronts the agent, or a changed one, with a data set. It is run in the background, and continues after a restart."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/experiments", {}, body)
 
+    def delete_experiment(self, app: str, experiment: str, *, user: str | None = None) -> None:
+        """Deletes an experiment. One that waits or runs is cancelled."""
+        return self._ask("DELETE", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"user": user})
+
     def read_experiment(self, app: str, experiment: str, *, baseline: str | None = None, user: str | None = None) -> ExperimentRows:
-        """Reads the results of an experiment, and compares them with those of another one."""
+        """Reads an experiment with its results so far, and compares them with those of another one."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"baseline": baseline, "user": user})
 
     def read_graph(self, app: str) -> Any:
@@ -1139,6 +1174,10 @@ class Client:
     def import_(self, app: str, body: ExportRowInput, *, id: str | None = None) -> SessionRow:
         """Creates a session from an export."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/import", {"id": id}, body)
+
+    def search(self, app: str, *, query: str, after: int | None = None, limit: int | None = None, session: str | None = None) -> FoundMessages:
+        """Finds messages by words, best first: in all sessions of the principal, or in one."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/search", {"query": query, "after": after, "limit": limit, "session": session})
 
     def list_sessions(self, app: str, *, after: str | None = None, limit: int | None = None, q: str | None = None, status: Status | None = None, stopped: bool | None = None) -> SessionRows:
         """Lists sessions, the one that was written last first."""

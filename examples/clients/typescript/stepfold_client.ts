@@ -291,6 +291,14 @@ export interface EndRow {
   exit: any;
 }
 
+/** A case of a data set that was taken from erased content. */
+export interface ErasedCaseRow {
+  case: string;
+  data_set: string;
+  /** The user with the data set. */
+  user: string;
+}
+
 /** An event that was erased, or would be. */
 export interface ErasedVersion {
   session: string;
@@ -322,6 +330,8 @@ export interface ErasureRecordRow {
 
 /** The result of an erasure. */
 export interface ErasureRow {
+  /** The erased cases of experiments that were taken from it, with their results; without those of an erased user's own data sets. */
+  cases: ErasedCaseRow[];
   /** Whether nothing was erased. */
   dry_run: boolean;
   /** The number of erased events. */
@@ -420,12 +430,14 @@ export interface ExperimentList {
 export interface ExperimentRow {
   /** The name of the candidate. */
   candidate: string;
-  /** The cases. */
+  /** The results so far: one for each case and repeat. */
   cases: number;
   /** The part of the cases that could be evaluated. */
   coverage: number | null;
   /** Cases that could not be tried. */
   errors: number;
+  /** The number of results that it has at its end. */
+  expected: number;
   /** Cases of which an expectation does not hold. */
   failed: number;
   /** Cases that say nothing: the record has no answer to a call. */
@@ -440,18 +452,22 @@ export interface ExperimentRow {
   passed: number;
   /** Cases that do not suit the mode. */
   skipped: number;
+  /** `waiting`, `running`, `done` or `failed`. One that was interrupted is `running`: it is continued. */
+  status: string;
   /** The replies of the model. */
   steps: number;
   /** The tokens, in and out. */
   tokens: number;
+  /** Why it failed: it cannot be run. */
+  why: string | null;
 }
 
 /** An experiment with its results. */
 export interface ExperimentRows {
-  /** The comparison with the baseline. */
+  /** The comparison with the baseline, if it has ended. */
   comparison: ComparisonRow | null;
   experiment: ExperimentRow;
-  /** The results, in the order of the cases. */
+  /** The results so far, in the order of the cases. */
   results: ResultRow[];
 }
 
@@ -523,6 +539,31 @@ export interface ForkRow {
 export interface ForkRows {
   /** The existing forks, in the order in which they were made; not the forks of these. */
   forks: ForkRow[];
+}
+
+/** A message that a search has found. */
+export interface FoundMessageRow {
+  /** The time of the commit (RFC 3339). */
+  at: string;
+  /** The part of its text with most of the words. */
+  excerpt: string;
+  /** Its place among the messages of the commit. */
+  message: number;
+  /** The role: `user`, `assistant` or `tool`. */
+  role: string;
+  session: string;
+  /** The tool whose result it is. */
+  tool: string | null;
+  /** The version of its commit. */
+  version: number;
+}
+
+/** A page of found messages. */
+export interface FoundMessages {
+  /** The messages, the best first. */
+  found: FoundMessageRow[];
+  /** `after` of the next page, if there may be more. */
+  next: number | null;
 }
 
 /** The groups by which requests are added up. - `session`: By session, with its user: `ada/s1`. - `user`: By user. - `model`: By the model that answered. - `day`: By day, in UTC. */
@@ -1484,16 +1525,21 @@ export class Client {
   }
 
   /** Lists the data sets and experiments of the principal. */
-  listExperiments(app: string, query: { user?: string } = {}): Promise<ExperimentList> {
+  listExperiments(app: string, query: { under_way?: boolean; user?: string } = {}): Promise<ExperimentList> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/experiments`, { query });
   }
 
-  /** Confronts the agent, or a changed one, with a data set, and waits for the report. */
+  /** Accepts an experiment, which confronts the agent, or a changed one, with a data set. It is run in the background, and continues after a restart. */
   runExperiment(app: string, body: NewExperiment): Promise<ExperimentRow> {
     return this.ask("POST", `/api/v1/apps/${part(app)}/experiments`, { body });
   }
 
-  /** Reads the results of an experiment, and compares them with those of another one. */
+  /** Deletes an experiment. One that waits or runs is cancelled. */
+  deleteExperiment(app: string, experiment: string, query: { user?: string } = {}): Promise<void> {
+    return this.ask("DELETE", `/api/v1/apps/${part(app)}/experiments/${part(experiment)}`, { query });
+  }
+
+  /** Reads an experiment with its results so far, and compares them with those of another one. */
   readExperiment(app: string, experiment: string, query: { baseline?: string; user?: string } = {}): Promise<ExperimentRows> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/experiments/${part(experiment)}`, { query });
   }
@@ -1506,6 +1552,11 @@ export class Client {
   /** Creates a session from an export. */
   import(app: string, body: ExportRowInput, query: { id?: string } = {}): Promise<SessionRow> {
     return this.ask("POST", `/api/v1/apps/${part(app)}/import`, { query, body });
+  }
+
+  /** Finds messages by words, best first: in all sessions of the principal, or in one. */
+  search(app: string, query: { query: string; after?: number; limit?: number; session?: string }): Promise<FoundMessages> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/search`, { query });
   }
 
   /** Lists sessions, the one that was written last first. */

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Context as _;
 use serde_json::json;
 use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
+use stepfold::server::http::{ErasedCase, ExperimentFolder};
 use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
 
 use crate::args::{EraseArgs, SessionArgs};
@@ -19,13 +20,15 @@ pub(super) async fn erase(
 ) -> anyhow::Result<CommandEnding> {
     let subject = subject(target, erased)?;
     let context = CommandContext::for_write(target)?;
-    let request = EraseRequest::new(subject, Author::new(erased.by.as_str())?, erased.reason.as_str());
+    let request =
+        EraseRequest::new(subject.clone(), Author::new(erased.by.as_str())?, erased.reason.as_str());
     let request = match &erased.id {
         Some(id) => request.with_id(ErasureId::new(id.as_str())?),
         None => request,
     };
     let request = if erased.dry_run { request.dry_run() } else { request };
     let report = context.runner.erase(request).await?;
+    let cases = cases(&context, erased, &subject, &report)?;
     // NOTE: what is erased is told even if the vacuum fails.
     let vacuumed = match !erased.dry_run && !erased.no_vacuum {
         true => Some(context.runner.store().vacuum(VacuumStore::new()).await),
@@ -33,13 +36,27 @@ pub(super) async fn erase(
     };
     let is_vacuumed = matches!(vacuumed, Some(Ok(())));
     match json {
-        true => show::line(json_of(&report, erased.dry_run, is_vacuumed).to_string()),
-        false => lines(&report, erased.dry_run, is_vacuumed),
+        true => show::line(json_of(&report, &cases, erased.dry_run, is_vacuumed).to_string()),
+        false => lines(&report, &cases, erased.dry_run, is_vacuumed),
     }
     vacuumed
         .unwrap_or(Ok(()))
         .context("erased, but the bytes are in the files of the store until a vacuum succeeds")?;
     Ok(CommandEnding::Done)
+}
+
+/// Erases the copies in the folder of experiments, if one is named.
+fn cases(
+    context: &CommandContext,
+    erased: &EraseArgs,
+    subject: &ErasureSubject,
+    report: &ErasureReport,
+) -> anyhow::Result<Vec<ErasedCase>> {
+    let Some(folder) = &erased.experiments else { return Ok(Vec::new()) };
+    // NOTE: The id `-` is a placeholder: only the app of the key is used.
+    let app = context.runner.key("-", "-")?.app;
+    let cases = ExperimentFolder::new(folder.join(app.as_str())).erase(subject, report, erased.dry_run);
+    cases.context("the sessions are erased, but copies in data sets could not be; give the command again")
 }
 
 /// The subject of the erasure, by the options.
@@ -63,12 +80,18 @@ fn subject(target: &SessionArgs, erased: &EraseArgs) -> anyhow::Result<ErasureSu
     })
 }
 
-fn json_of(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) -> serde_json::Value {
+fn json_of(
+    report: &ErasureReport,
+    cases: &[ErasedCase],
+    dry_run: bool,
+    is_vacuumed: bool,
+) -> serde_json::Value {
     let sessions: Vec<&str> = report.sessions.iter().map(|key| key.id.as_str()).collect();
     let versions = report.versions.iter();
     let versions: Vec<_> =
         versions.map(|(key, version)| json!({"session": key.id.as_str(), "version": version})).collect();
     json!({
+        "cases": cases,
         "dry_run": dry_run,
         "events": report.events,
         "sessions": sessions,
@@ -79,7 +102,7 @@ fn json_of(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) -> serde_js
     })
 }
 
-fn lines(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) {
+fn lines(report: &ErasureReport, cases: &[ErasedCase], dry_run: bool, is_vacuumed: bool) {
     for key in report.sessions.iter().filter(|_| report.versions.is_empty()) {
         show::line(format!("session {}", key.id));
     }
@@ -88,6 +111,9 @@ fn lines(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) {
     }
     for key in &report.user_keys {
         show::line(format!("key {key}"));
+    }
+    for ErasedCase { user, data_set, case, .. } in cases {
+        show::line(format!("case {case}, in data set {data_set} of {user}"));
     }
     let verb = if dry_run { "would be erased; nothing was changed" } else { "erased" };
     let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };

@@ -35,7 +35,7 @@ fn an_event_is_erased_and_the_rest_is_verified() {
     assert_eq!((&dry["events"], &dry["vacuumed"]), (&1.into(), &false.into()));
     assert!(is_in_file(&room, "555-0199"));
     let erased = json(&room, "erase a.toml -s s1 --event 1 --reason mail");
-    expect![[r#"{"dry_run":false,"events":1,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
+    expect![[r#"{"cases":[],"dry_run":false,"events":1,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
         .assert_eq(&erased.to_string());
     assert!(!is_in_file(&room, "555-0199"));
     let verified = json(&room, &format!("verify a.toml -s s1 --head {head}"));
@@ -55,6 +55,23 @@ fn a_session_or_a_user_is_erased_as_a_whole() {
     assert_eq!(erased["sessions"], serde_json::json!(["s2"]));
     // The stored version of the agent file is no user's.
     assert_eq!(json(&room, "verify a.toml")["sessions"], 1);
+}
+
+/// Cases in the folder of a server are copies of its sessions.
+#[test]
+fn copies_in_the_folder_of_experiments_are_erased() {
+    let room = room();
+    std::fs::create_dir_all(room.path("experiments/a/local")).unwrap();
+    room.say("eval add a.toml experiments/a/local/mine.jsonl --newest 5 --store s.db", "");
+    let cases = || std::fs::read_to_string(room.path("experiments/a/local/mine.jsonl")).unwrap();
+    assert!(cases().contains("local/s1/1") && cases().contains("local/s2/1"));
+    let erase = "erase a.toml -s s1 --reason mail --experiments experiments";
+    let dry = room.say(&format!("{erase} --dry-run --store s.db"), "");
+    assert!(dry.contains("case local/s1/1, in data set mine of local"), "{dry}");
+    assert!(cases().contains("local/s1/1"));
+    let erased = json(&room, erase);
+    assert_eq!(erased["cases"][0]["case"], "local/s1/1", "{erased}");
+    assert!(!cases().contains("local/s1/") && cases().contains("local/s2/1"));
 }
 
 #[test]

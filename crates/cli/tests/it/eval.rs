@@ -162,8 +162,10 @@ fn named_values_never_reach_the_data_set() {
     assert!(!cases.contains("ada@") && !cases.contains("77-"), "{cases}");
     let ran = room.say("eval run a.toml cases.jsonl --model script:a.script", "");
     assert!(ran.contains("1 passed") && ran.contains("1 skipped"), "{ran}");
-    let unknown = room.say("eval add a.toml cases.jsonl -s s1 --redact iban", "");
-    assert!(unknown.contains("unknown rule of redaction `iban`; available: email, card,"), "{unknown}");
+    let unknown = room.say("eval add a.toml cases.jsonl -s s1 --redact passport", "");
+    let available =
+        "unknown rule of redaction `passport`; available: key, card, iban, email, phone, key:NAME,";
+    assert!(unknown.contains(available), "{unknown}");
 }
 
 /// An experiment is killed at twenty moments; the same command continues it, and the report is the same byte by byte.
@@ -337,4 +339,38 @@ fn data_sets_of_other_projects_are_written_and_read() {
     assert!(unknown.contains("unknown format of written.csv; available: .yaml"), "{unknown}");
     let neither = room.say("eval import a.toml cases.jsonl", "");
     assert!(neither.contains("data set a.toml could not be read: "), "{neither}");
+}
+
+/// Faults are told before anything is spent, with the file that has them.
+#[test]
+fn wrong_files_and_names_are_told_with_their_file() {
+    let room = paying_room();
+    room.say("eval add a.toml cases.jsonl -s s1 --expect-text", "");
+    let cases = std::fs::read_to_string(room.path("cases.jsonl")).unwrap();
+    assert!(cases.contains(r#""recorded_text""#) && cases.contains(r#""recorded_calls""#), "{cases}");
+    let run = "eval run a.toml cases.jsonl --model script:a.script";
+    assert!(room.say(&format!("{run} --report base.jsonl"), "").contains("1 passed"));
+    std::fs::write(room.path("other.script"), "assistant: > c1 pay(amount=12)\nassistant: Well.\n").unwrap();
+    let other = room.say("eval run a.toml cases.jsonl --model script:other.script", "");
+    assert!(other.contains("recorded_text: expected `I have paid 12.`, found `Well.`"), "{other}");
+    std::fs::write(room.path("empty.jsonl"), "").unwrap();
+    std::fs::write(room.path("dice.yaml"), "cases: []\n").unwrap();
+    for (line, words) in [
+        (
+            format!("{run} --mode next --baseline base.jsonl"),
+            "error: baseline is of mode roll: give --mode roll",
+        ),
+        (format!("{run} --baseline cases.jsonl"), "error: report cases.jsonl: invalid report at line 1"),
+        (format!("{run} --allow pray"), "error: unknown tool `pray` is allowed; available: pay"),
+        ("eval run a.toml base.jsonl".to_owned(), "error: data set base.jsonl: invalid case at line 1"),
+        (
+            "eval run a.toml empty.jsonl --mode recorded".to_owned(),
+            "error: data set empty.jsonl has no cases",
+        ),
+        ("eval run a.toml dice.yaml".to_owned(), "`stepfold eval import dice.yaml cases.jsonl`"),
+    ] {
+        let said = room.say(&line, "");
+        assert!(said.contains(words), "{line}: {said}");
+        assert!(!said.ends_with("exit 0\n"), "{said}");
+    }
 }

@@ -21,6 +21,7 @@ mod documents;
 mod erasure;
 mod eval;
 mod eval_interop;
+mod experiment_kill;
 mod graph_checks;
 mod graphs;
 mod history;

@@ -57,8 +57,13 @@ impl Site {
     }
 
     pub(crate) fn start(&self) -> Child {
-        let mut command =
-            self.room.command(&format!("--json serve a.toml --tokens tokens --bind {}", self.address));
+        self.start_with("")
+    }
+
+    /// Starts the server with more options.
+    pub(crate) fn start_with(&self, options: &str) -> Child {
+        let line = format!("--json serve a.toml --tokens tokens --bind {} {options}", self.address);
+        let mut command = self.room.command(line.trim_end());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

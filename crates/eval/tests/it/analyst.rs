@@ -116,7 +116,10 @@ async fn a_worse_prompt_a_cheaper_model_and_a_lost_result_are_found() {
 
     // A cheaper model: calls that the record does not have say nothing in a roll, and are wrong as next replies.
     let cheap = || analyst().model(Analyst { id: "test/cheap", is_cheap: true });
-    let (rolled, _) = compared(cheap()).await;
+    let (rolled, found) = compared(cheap()).await;
+    // All seven may be losses: that is no proof, and nothing to be calm about.
+    assert_eq!((found.verdict(), found.unpaired.len()), (Verdict::Unknown, 7), "{found}");
+    assert!(found.to_string().contains("note: unpaired cases may be losses"), "{found}");
     assert_eq!((rolled.summary().left_record, rolled.summary().passed), (7, 13), "{rolled}");
     let next = async |agent: AgentBuilder| {
         let agent = agent.build().expect("a valid agent");
@@ -126,7 +129,8 @@ async fn a_worse_prompt_a_cheaper_model_and_a_lost_result_are_found() {
     let found =
         Comparison::of(&next(analyst()).await, &next(cheap()).await, DEFAULT_SEED).expect("same mode");
     assert_eq!((found.verdict(), found.losses), (Verdict::Worse, 7), "{found}");
-    assert!(found.lost[0].1.contains("count"), "{:?}", found.lost[0]);
+    let instead = r#"missing call: count({"area":4}), found count({"area":5})"#;
+    assert!(found.lost[0].1.contains(instead), "{:?}", found.lost[0]);
 
     // A trimming that loses the needed result: the second question of each session.
     let (_, found) = compared(analyst().trim(Trim::keep_last(1))).await;

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use stepfold_agent_loop::test_kit::Script;
-use stepfold_agent_loop::{Agent, EventKind};
+use stepfold_agent_loop::{Agent, EventKind, Redaction, SensitiveData};
 use stepfold_eval::{
-    Case, CaseStatus, Comparison, DEFAULT_SEED, DataSet, EvalError, Expectation, Experiment, Mode, Redaction,
-    Score, Verdict,
+    Case, CaseRedaction, CaseStatus, Comparison, DEFAULT_SEED, DataSet, EvalError, Expectation, Experiment,
+    Mode, Score, Verdict,
 };
 
 use crate::clerk::{Executions, Variation, cases, clerk, session};
@@ -128,7 +128,7 @@ async fn redacted_cases_hold_no_named_value_and_still_roll() {
     let agent = build(script).expect("an agent");
     let session = session(&agent, "ada@example.org", "who owns it? my token is s3cret-7").await;
     let case = Case::taken_from(&session, None).await.expect("a turn that suits");
-    let mut redaction = Redaction::new().emails().cards().phones_and_keys().key("token").key("pin");
+    let mut redaction = CaseRedaction::new(Redaction::all()).key("token").key("pin");
     let redacted = redaction.apply(&case).expect("the rules can be applied");
     let stored = serde_json::to_string(&redacted).expect("it has a stored form");
     for named in ["ada@", "4111", "1234567", "sk-abc", "s3cret", "31415"] {
@@ -140,9 +140,8 @@ async fn redacted_cases_hold_no_named_value_and_still_roll() {
     let result = Experiment::new(&candidate).run_case(&redacted).await;
     assert_eq!(result.status, CaseStatus::Passed, "{}", result.why());
 
-    let error = Redaction::new().key("role").apply(&case).expect_err("it is a part of each message");
+    let error = CaseRedaction::default().key("role").apply(&case).expect_err("it is a part of each message");
     assert!(error.to_string().contains("a rule names a part of the form of a case"), "{error}");
-    assert!(Redaction::new().pattern("all", ".*").is_err());
 }
 
 /// A text may be JSON, and JSON has several forms of one value.
@@ -151,7 +150,7 @@ fn a_named_value_is_found_where_json_escapes_it() {
     let say = json!(" {\"owner\": \"Jos\\u00e9 \\\"Pepe\\\" Arcadio\"}\n").to_string();
     let line = format!(r#"{{"name":"a","say":{say},"expect":["answered"]}}"#);
     let case = DataSet::from_json_lines(line.as_bytes()).find_map(Result::ok).expect("a case");
-    let redacted = Redaction::new().key("owner").apply(&case).expect("the rules can be applied");
+    let redacted = CaseRedaction::default().key("owner").apply(&case).expect("the rules can be applied");
     let stored = serde_json::to_string(&redacted).expect("it has a stored form");
     assert!(!stored.contains("Arcadio") && !stored.contains("Pepe"), "{stored}");
     assert!(stored.contains("[owner 1]"), "{stored}");
@@ -160,8 +159,10 @@ fn a_named_value_is_found_where_json_escapes_it() {
 #[test]
 fn numbers_of_redaction_continue_where_a_data_set_grows() {
     let case = |name: &str, mail: &str| Case::new(name, format!("I am {mail}"));
-    let first = Redaction::new().emails().apply(&case("a", "ada@example.org")).expect("the rules apply");
-    let mut redaction = Redaction::new().emails();
+    let first = CaseRedaction::new(Redaction::of([SensitiveData::Email]))
+        .apply(&case("a", "ada@example.org"))
+        .expect("the rules apply");
+    let mut redaction = CaseRedaction::new(Redaction::of([SensitiveData::Email]));
     redaction.continue_after(&first);
     redaction.continue_after(&case("b", "[email 7] and [email x], [phone 9]"));
     let said = |case: Case| case.say.expect("a text");

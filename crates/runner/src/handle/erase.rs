@@ -96,6 +96,9 @@ pub struct ErasureReport {
     pub sessions: Vec<SessionKey>,
     /// The events of the request and those that repeat them, each with its session; empty if whole sessions are erased.
     pub versions: Vec<(SessionKey, u64)>,
+    /// The sessions whose history has the erased events: the session of the request, its origins and their forks; empty if
+    /// whole sessions are erased.
+    pub related: Vec<SessionKey>,
     /// The number of erased events.
     pub events: u64,
     /// The erased keys of `user:`.
@@ -230,7 +233,7 @@ impl OpenErasure<'_> {
             }
         }
         let ErasedData { sessions, events, user_keys, spend, .. } = erased;
-        self.report = ErasureReport { sessions, versions: Vec::new(), events, user_keys, spend };
+        self.report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
         Ok(())
     }
 
@@ -252,6 +255,7 @@ impl OpenErasure<'_> {
                 self.erase_in(&key, repeats, Some(part)).await?;
             }
             self.read_again(&session).await?;
+            self.report.related.push(key.clone());
             match self.runner.0.store.forks(ListForks::new(key.clone())).await {
                 Ok(forks) => left.extend(
                     (forks.into_iter().filter(|fork| fork.version >= first))

@@ -94,7 +94,9 @@ impl App {
         self
     }
 
-    /// Sets the folder of its data sets and of the reports of its experiments. Without one it has none.
+    /// Sets the folder of its data sets and experiments. Without one it has none. Experiments that wait or were interrupted are run
+    /// while a server [serves](crate::http::Server::serve_until); one that is embedded by its
+    /// [router](crate::http::Server::router) begins with the first new one.
     #[cfg(feature = "eval")]
     #[must_use]
     pub fn experiments(mut self, folder: ExperimentFolder) -> Self {
@@ -117,8 +119,8 @@ impl App {
     }
 
     #[cfg(feature = "eval")]
-    pub(in crate::http) fn experiment_folder(&self) -> Option<&ExperimentFolder> {
-        self.experiments.as_deref()
+    pub(in crate::http) fn experiment_folder(&self) -> Option<&Arc<ExperimentFolder>> {
+        self.experiments.as_ref()
     }
 
     pub(in crate::http) fn pricing(&self) -> &Arc<AppPricing> {

@@ -11,6 +11,8 @@ use crate::search::{IndexHead, IndexPart, NewBlock, SearchIndex};
 #[derive(Debug, Default)]
 pub(super) struct MemoryIndex {
     generation: i64,
+    /// Whether it was [begun](SearchIndex::begin); before, it only stands for its session.
+    is_begun: bool,
     /// The blocks, in order.
     blocks: Vec<NewBlock>,
 }
@@ -39,7 +41,7 @@ impl SearchIndex for MemoryStore {
         life: &LifeId,
         shards: &[usize],
     ) -> impl Future<Output = Result<IndexHead, SessionError>> + Send {
-        let inner = self.lock();
+        let mut inner = self.lock();
         let Some((.., entry)) = inner.entry(key).ok().filter(|(.., entry)| entry.work.life == *life) else {
             return ready(Ok(IndexHead::default()));
         };
@@ -49,15 +51,22 @@ impl SearchIndex for MemoryStore {
             generation: None,
             ..IndexHead::default()
         };
-        let Some(index) = inner.indexes.get(&entry.number) else { return ready(Ok(head)) };
+        let number = entry.number;
+        let index = inner.indexes.entry(number).or_default();
+        if !index.is_begun {
+            return ready(Ok(head));
+        }
         let head = IndexHead { generation: Some(index.generation), ..head };
         ready(Ok(head.with_parts(index.parts(|_, shard| shards.contains(&shard)))))
     }
 
     fn begin(&self, number: i64) -> impl Future<Output = Result<Option<i64>, SessionError>> + Send {
         let mut inner = self.lock();
-        let is_there = inner.has_number(number);
-        ready(Ok(is_there.then(|| inner.indexes.entry(number).or_default().generation)))
+        // Without one, the session was deleted since its head was read.
+        ready(Ok(inner.indexes.get_mut(&number).map(|index| {
+            index.is_begun = true;
+            index.generation
+        })))
     }
 
     fn block(
@@ -96,10 +105,5 @@ impl MemoryInner {
             index.generation += 1;
             index.blocks.clear();
         }
-    }
-
-    fn has_number(&self, number: i64) -> bool {
-        let mut users = self.apps.values().flat_map(|app| app.users.values());
-        users.any(|user| user.sessions.values().any(|entry| entry.number == number))
     }
 }

@@ -21,7 +21,7 @@ use stepfold_state_core::{for_each_search_word, searched_text};
 use self::block::{Block, word_hash};
 pub(crate) use self::index::{BlockInfo, IndexHead, IndexPart, NewBlock, NoIndex, SearchIndex};
 use self::rank::{Ranking, SessionMatches};
-use crate::error::SessionError;
+use crate::error::{ErrorKind, SessionError};
 use crate::event::CommittedEvent;
 use crate::session::Session;
 use crate::store::{
@@ -98,6 +98,10 @@ async fn matches_of_user(
             match matches(store, index, session, words).await {
                 // NOTE: deleted since it was listed.
                 Err(SessionError::NotFound { .. }) => {}
+                // One that cannot be read does not hide the others.
+                Err(error) if matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible) => {
+                    tracing::warn!(%error, "a session cannot be read, and is not searched");
+                }
                 session => found.push(session?),
             }
         }

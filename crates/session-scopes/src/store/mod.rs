@@ -153,10 +153,11 @@ pub trait SessionStore: Send + Sync + 'static {
     /// A query is words and has no syntax; a message with any of them is found, those with rare ones first (BM25).
     /// [`search_words`](stepfold_state_core::search_words) defines the words, so that all stores find the same. A store may
     /// keep an index, which it builds when a session is searched: then the cost of further searches depends neither on
-    /// other sessions nor, much, on the length of this one. By default all events are read.
+    /// other sessions nor, much, on the length of this one. By default all events are read. Of the sessions of a user, those
+    /// that are damaged are left out, with a warning.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`] for a session that does not exist.
+    /// [`SessionError::NotFound`] for a session that does not exist, and when the named one is damaged.
     ///
     /// # Examples
     /// ```

@@ -403,3 +403,26 @@ async fn nothing_is_indexed_that_was_taken_away() {
     let (one, other) = (PostgresStore::open(&*address), PostgresStore::open(&*address));
     races(one.await.unwrap(), other.await.unwrap()).await;
 }
+
+/// One damaged session of a user does not hide the others.
+#[tokio::test]
+async fn a_damaged_session_is_left_out_of_a_search_of_its_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    for (number, session) in ["whole", "damaged"].into_iter().enumerate() {
+        create(&store, &key(session)).await;
+        let event = event(number).with_message(Message::user("the fee of the bakery"));
+        store.append(AppendEvent::new(key(session), Expected::Any, event, &schema())).await.unwrap();
+    }
+    let of_user = || SearchSessions::of_user(key("-").app, key("-").user, "bakery");
+    assert_eq!(store.search(of_user()).await.unwrap().len(), 2);
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let damage =
+        "UPDATE stepfold_events SET body = 'x' WHERE number = (SELECT MAX(number) FROM stepfold_events)";
+    assert_eq!(connection.execute(damage, []).unwrap(), 1);
+    let found = store.search(of_user()).await.unwrap();
+    assert_eq!(found.iter().map(|found| found.session.as_str()).collect::<Vec<_>>(), ["whole"]);
+    let alone = store.search(SearchSessions::in_session(key("damaged"), "bakery")).await;
+    assert!(alone.is_err(), "{alone:?}");
+}

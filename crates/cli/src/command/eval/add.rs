@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::json;
-use stepfold::eval::{Case, EvalError, Redaction};
+use stepfold::agent_loop::{Redaction, SensitiveData};
+use stepfold::eval::{Case, CaseRedaction, EvalError, Expectation};
 use stepfold::prelude::*;
 
 use super::{is_toml, open};
@@ -23,6 +24,9 @@ pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<Comman
     let context = CommandContext::for_read(&args.target)?;
     let sessions = sessions(args, &context).await?;
     let mut added = AddedCases::to(&args.data_set, |case| redaction.continue_after(case))?;
+    if args.expect_text {
+        added.expect = [Expectation::of_record(), vec![Expectation::RecordedText]].concat();
+    }
     for session in sessions {
         match &args.at {
             Some(at) => {
@@ -39,31 +43,36 @@ pub(super) async fn add(args: &EvalAddArgs, json: bool) -> anyhow::Result<Comman
     added.finish(&args.data_set, json)
 }
 
-/// The rules of redaction: `email`, `card`, `phone-and-key`, `key:NAME`, or `NAME=EXPRESSION`.
-fn redaction(rules: &[String]) -> anyhow::Result<Redaction> {
-    rules.iter().try_fold(Redaction::new(), |redaction, rule| {
-        Ok(match (rule.as_str(), rule.strip_prefix("key:"), rule.split_once('=')) {
-            ("email", ..) => redaction.emails(),
-            ("card", ..) => redaction.cards(),
-            ("phone-and-key", ..) => redaction.phones_and_keys(),
-            (_, Some(key), _) => redaction.key(key),
+/// The rules of redaction: a kind of sensitive data, `key:NAME`, or `NAME=EXPRESSION`.
+fn redaction(rules: &[String]) -> anyhow::Result<CaseRedaction> {
+    let kinds = rules.iter().filter_map(|rule| SensitiveData::named(rule));
+    let (mut redaction, mut keys) = (Redaction::of(kinds), Vec::new());
+    for rule in rules {
+        match (SensitiveData::named(rule), rule.strip_prefix("key:"), rule.split_once('=')) {
+            (Some(_), ..) => {}
+            (_, Some(key), _) => keys.push(key),
             (_, _, Some((name, pattern))) => {
-                redaction.pattern(name, pattern).map_err(|error| UsageError(error.to_string()))?
+                let added = redaction.pattern(name, pattern);
+                redaction = added.map_err(|error| UsageError(error.to_string()))?;
             }
             _ => {
+                let kinds = SensitiveData::ALL.map(SensitiveData::name).join(", ");
                 let words = format!(
-                    "unknown rule of redaction `{rule}`; available: email, card, phone-and-key, key:NAME, NAME=EXPRESSION"
+                    "unknown rule of redaction `{rule}`; available: {kinds}, key:NAME, NAME=EXPRESSION"
                 );
                 return Err(UsageError(words).into());
             }
-        })
-    })
+        }
+    }
+    Ok(keys.into_iter().fold(CaseRedaction::new(redaction), CaseRedaction::key))
 }
 
 /// The data set that grows, and the counts of its growth.
 pub(super) struct AddedCases {
     writer: BufWriter<File>,
     known: HashSet<String>,
+    /// The expectations of taken cases; those of their records if there are none here.
+    expect: Vec<Expectation>,
     added: u64,
     repeated: u64,
     unsuited: Vec<String>,
@@ -74,12 +83,19 @@ impl AddedCases {
     pub(super) fn to(path: &Path, seen: impl FnMut(&Case)) -> anyhow::Result<Self> {
         check_appendable(path)?;
         let known = names_of(path, seen)?;
-        Ok(AddedCases { writer: appending(path)?, known, added: 0, repeated: 0, unsuited: Vec::new() })
+        Ok(AddedCases {
+            writer: appending(path)?,
+            known,
+            expect: Vec::new(),
+            added: 0,
+            repeated: 0,
+            unsuited: Vec::new(),
+        })
     }
 
-    fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut Redaction) -> anyhow::Result<()> {
+    fn add(&mut self, case: Result<Case, EvalError>, redaction: &mut CaseRedaction) -> anyhow::Result<()> {
         let case = match case {
-            Ok(case) => redaction.apply(&case)?,
+            Ok(case) => redaction.apply(&self.expect.iter().cloned().fold(case, Case::expect))?,
             Err(error @ EvalError::Unsuited { .. }) => {
                 self.unsuited.push(error.to_string());
                 return Ok(());

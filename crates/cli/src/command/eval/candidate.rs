@@ -43,6 +43,7 @@ pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
         Mode::Live => experiment.allow_live(tool),
         _ => experiment.allow_pure(tool),
     });
+    experiment.check_allowed().map_err(|error| UsageError(error.to_string()))?;
     let experiment = judged(experiment, &args.judge, &args.data_set, prices)?;
     let experiment = if args.timelines { experiment.timelines() } else { experiment };
     Ok(if args.measured { experiment.measured() } else { experiment })

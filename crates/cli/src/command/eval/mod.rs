@@ -5,7 +5,6 @@ mod candidate;
 mod interchange;
 mod judge;
 mod programs;
-mod report_file;
 mod served;
 mod watch;
 
@@ -13,15 +12,17 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use stepfold::eval::{CaseResult, Comparison, DataSet, Report, Summary, Verdict};
+use anyhow::Context as _;
+use stepfold::eval::{
+    CaseResult, Comparison, DataSet, EvalError, Experiment, Report, ReportFile, Summary, Verdict,
+};
 
 use self::add::add;
 use self::candidate::experiment;
-use self::report_file::ReportFile;
 pub(super) use self::served::experiments;
 use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
-use crate::show;
+use crate::show::{self, counted};
 
 /// The rows of a table in Markdown.
 const ROWS: usize = 50;
@@ -53,7 +54,15 @@ fn open(path: &Path) -> anyhow::Result<DataSet<'static>> {
     let fault =
         |error: std::io::Error| UsageError(format!("data set {} could not be read: {error}", path.display()));
     if is_toml(path) {
-        return Ok(DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?)?);
+        let cases = DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?);
+        return cases.with_context(|| named("data set", path));
+    }
+    if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+        let path = path.display();
+        let words = format!(
+            "data set {path} must be JSON lines (.jsonl) or TOML; `stepfold eval import {path} cases.jsonl` reads those of pydantic-evals"
+        );
+        return Err(UsageError(words).into());
     }
     Ok(DataSet::from_json_lines(BufReader::new(File::open(path).map_err(fault)?)))
 }
@@ -62,14 +71,29 @@ fn is_toml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
+/// The name of a file, for errors about its contents.
+fn named(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let baseline = args.baseline.as_deref().map(read_report).transpose()?;
+    // Before anything is spent.
+    if let Some(before) =
+        baseline.as_ref().map(|baseline| baseline.head.mode).filter(|mode| *mode != args.mode)
+    {
+        let words = format!(
+            "baseline is of mode {before}: give --mode {before}, or the report of a baseline in mode {}",
+            args.mode
+        );
+        return Err(UsageError(words).into());
+    }
     let mut experiment = experiment(args)?;
     let cases = open(&args.data_set)?;
     let mut file = None;
     if let Some(path) = &args.report {
-        let (opened, continued) = ReportFile::open(path, experiment)?;
+        let (opened, continued) = kept_results(path, experiment)?;
         (file, experiment) = (Some(opened), continued);
     }
     let mut results: Vec<CaseResult> = Vec::new();
@@ -80,7 +104,11 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         results.push(result);
         Ok(())
     };
-    let summary = experiment.run_each_known(cases, keep).await?;
+    let summary = experiment.run_each_known(cases, keep).await;
+    let summary = summary.with_context(|| named("data set", &args.data_set))?;
+    if summary.cases == 0 {
+        return Err(UsageError(format!("{} has no cases", named("data set", &args.data_set))).into());
+    }
     let report = Report::new(experiment.head(), results);
     if let Some(file) = file {
         file.finish(&report)?;
@@ -93,6 +121,30 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         ending = if ending == CommandEnding::Done { compared } else { ending };
     }
     Ok(ending)
+}
+
+/// Begins the results of an experiment, in a file beside its report, or continues those of an interrupted one.
+fn kept_results(report: &Path, experiment: Experiment) -> anyhow::Result<(ReportFile, Experiment)> {
+    let mut partial = report.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let words = || format!("results {}", partial.display());
+    let mut file = match ReportFile::open(report, partial) {
+        Err(error @ EvalError::Busy { .. }) => return Err(UsageError(error.to_string()).into()),
+        opened => opened.with_context(words)?,
+    };
+    let kept = file.kept().cases;
+    let experiment = file.begin(experiment).map_err(|error| match error {
+        EvalError::Continue { .. } => anyhow::Error::from(UsageError(format!(
+            "{error}; delete {} to begin again, or name another report",
+            partial.display()
+        ))),
+        error => anyhow::Error::from(error).context(words()),
+    })?;
+    if kept > 0 {
+        show::note(format!("continues after {}", counted(kept, "result")));
+    }
+    Ok((file, experiment))
 }
 
 /// The ending that the thresholds demand.
@@ -118,7 +170,7 @@ fn ending_of(summary: &Summary, args: &EvalRunArgs) -> CommandEnding {
 fn read_report(path: &Path) -> anyhow::Result<Report> {
     let file = File::open(path)
         .map_err(|error| UsageError(format!("report {} could not be read: {error}", path.display())))?;
-    Ok(Report::from_json_lines(BufReader::new(file))?)
+    Report::from_json_lines(BufReader::new(file)).with_context(|| named("report", path))
 }
 
 /// Compares a candidate with a baseline. A regression, or a comparison that says nothing, fails the command.

@@ -45,6 +45,12 @@ pub struct Limits {
     /// with
     /// 503. An import has no such limit.
     pub heavy_timeout: Duration,
+    /// Experiments of an app that run at once in this process; 2. More wait.
+    pub running_experiments: usize,
+    /// Experiments of one user that wait or run, of an app; 4. More are answered with 429.
+    pub experiments_per_user: usize,
+    /// Experiments of all users that wait or run, of an app; 64. More are answered with 429.
+    pub experiments: usize,
     /// Bytes of memory that the requests of one user hold at once; 256 MiB. Counted are bodies, the values that are read
     /// from them, what requests and streams load of sessions, and answers until they are sent. A request beyond it is
     /// answered with 429, and one that does not fit alone with 413; a stream waits.
@@ -56,7 +62,8 @@ pub struct Limits {
     /// The time between a signal to stop and the end of accepting connections, in which `/readyz` answers 503 and all else
     /// as before; 0 seconds. Behind a load balancer it must be longer than the time in which probes fail.
     pub shutdown_delay: Duration,
-    /// The time that runs have to complete after a signal to stop; 30 seconds. Then they stop at their last commit.
+    /// The time that runs, and the cases of experiments, have to complete after a signal to stop; 30 seconds. Then they stop at
+    /// their last commit.
     pub drain: Duration,
 }
 
@@ -78,6 +85,9 @@ impl Default for Limits {
             heavy_per_user: 2,
             heavy: 8,
             heavy_timeout: Duration::from_secs(60),
+            running_experiments: 2,
+            experiments_per_user: 4,
+            experiments: 64,
             memory_per_user: 256 << 20,
             memory: 1 << 30,
             connections: 12_000,

@@ -215,6 +215,14 @@ impl Problem {
     }
 
     #[cfg(feature = "eval")]
+    pub(in crate::http) fn experiment_under_way(name: &str) -> Self {
+        let detail = format!(
+            "another experiment `{name}` is under way: wait for its end, delete it, or use another name"
+        );
+        Problem::new(StatusCode::CONFLICT, "exists", "Already exists", detail)
+    }
+
+    #[cfg(feature = "eval")]
     pub(in crate::http) fn no_experiments(app: &str) -> Self {
         let detail = format!("app `{app}` keeps no experiments: it was registered without a folder for them");
         Problem::new(StatusCode::NOT_FOUND, "no_experiments", "No experiments", detail)

@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "eval")]
+use stepfold_runner::ErasureReport;
 use stepfold_runner::{EraseRequest, ErasureSubject, Runner};
 use stepfold_session_scopes::{
     Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
 };
 
+#[cfg(feature = "eval")]
+use crate::http::app::App;
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
 
@@ -76,6 +80,16 @@ pub(super) struct ErasedVersion {
     version: u64,
 }
 
+/// A case of a data set that was taken from erased content.
+#[derive(Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErasedCaseRow {
+    /// The user with the data set.
+    user: String,
+    data_set: String,
+    case: String,
+}
+
 /// The result of an erasure.
 #[derive(Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +106,9 @@ pub(super) struct ErasureRow {
     user_keys: Vec<String>,
     /// The records of spend that no longer name the user.
     spend: u64,
+    /// The erased cases of experiments that were taken from it, with their results; without those of an erased user's own data
+    /// sets.
+    cases: Vec<ErasedCaseRow>,
     /// Whether deleted bytes were removed from the files of the store.
     vacuumed: bool,
 }
@@ -109,9 +126,9 @@ pub(super) async fn erase(
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
     let report = app.runner().erase(erasure).await?;
     #[cfg(feature = "eval")]
-    if let (true, false, Some(folder)) = (new.everything, new.dry_run, app.experiment_folder()) {
-        folder.erase(&new.user)?;
-    }
+    let cases = erased_cases(&app, new.subject()?, report.clone(), new.dry_run).await?;
+    #[cfg(not(feature = "eval"))]
+    let cases = Vec::new();
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),
@@ -124,8 +141,34 @@ pub(super) async fn erase(
         events: report.events,
         user_keys: report.user_keys,
         spend: report.spend,
+        cases,
         vacuumed,
     }))
+}
+
+/// Erases what was copied into data sets, on a thread of its own.
+#[cfg(feature = "eval")]
+async fn erased_cases(
+    app: &App,
+    subject: ErasureSubject,
+    report: ErasureReport,
+    is_dry_run: bool,
+) -> Result<Vec<ErasedCaseRow>, Problem> {
+    let Some(folder) = app.experiment_folder().cloned() else { return Ok(Vec::new()) };
+    let erasing = tokio::task::spawn_blocking(move || folder.erase(&subject, &report, is_dry_run));
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(%error, "sessions were erased, but cases of experiments were not");
+        Problem::failed_experiment(
+            "the sessions are erased, but copies in data sets could not be: repeat the request; the log of the server has the cause",
+        )
+    };
+    let erased = erasing.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+    let row = |erased: crate::http::experiments::ErasedCase| ErasedCaseRow {
+        user: erased.user,
+        data_set: erased.data_set,
+        case: erased.case,
+    };
+    Ok(erased.into_iter().map(row).collect())
 }
 
 /// Vacuums the store; returns whether it did. The content is erased in any case, and the caller is told of that.

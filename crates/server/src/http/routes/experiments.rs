@@ -1,18 +1,24 @@
 //! Experiments with stored sessions. A principal has data sets and experiments of its own; an administrator those of all users.
 
+use std::sync::Arc;
+
 use axum::Json;
+use axum::response::NoContent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_eval::{
-    Case, CaseResult, CaseStatus, Comparison, DEFAULT_SEED, EvalError, Experiment, Mode, Report, Spending,
-    Verdict,
+    Case, CaseResult, CaseStatus, Comparison, DEFAULT_SEED, EvalError, Mode, Report, Summary, Verdict,
 };
 use stepfold_runner::SessionHandle;
 
 use crate::http::app::App;
-use crate::http::experiments::{CandidateChange, ExperimentFolder, check_name, of_eval};
+use crate::http::experiments::{
+    ExperimentFolder, ExperimentJob, NewExperiment, StoredExperiment, check_name, of_eval,
+};
 use crate::http::guard::auth::{Principal, Role};
+use crate::http::guard::own_thread::joined;
 use crate::http::guard::problem::Problem;
+use crate::http::operation::reply::AcceptedReply;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody, NamedPath, PathTarget, find_session};
 
 /// An experiment of an app, as a path names it.
@@ -28,7 +34,7 @@ impl PathTarget for ExperimentTarget {
     }
 }
 
-fn folder(app: &App) -> Result<&ExperimentFolder, Problem> {
+fn folder(app: &App) -> Result<&Arc<ExperimentFolder>, Problem> {
     app.experiment_folder().ok_or_else(|| Problem::no_experiments(app.name()))
 }
 
@@ -101,13 +107,25 @@ async fn session_of(app: &App, principal: &Principal, new: &NewCases) -> Result<
     found.ok_or_else(|| Problem::unknown_session(&new.session))
 }
 
-/// The user whose experiments are read.
+/// The user whose experiment it is.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UserQuery {
+    /// The user, for administrators; the principal's by default.
+    #[serde(default)]
+    user: Option<String>,
+}
+
+/// The experiments that are listed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExperimentsQuery {
     /// The user, for administrators; the principal's by default.
     #[serde(default)]
     user: Option<String>,
+    /// Whether only experiments that wait or run are listed, without reports and data sets: for clients that wait.
+    #[serde(default)]
+    under_way: bool,
 }
 
 /// Data sets and experiments.
@@ -128,11 +146,17 @@ pub(super) struct ExperimentList {
 pub(super) struct ExperimentRow {
     /// The name.
     name: String,
+    /// `waiting`, `running`, `done` or `failed`. One that was interrupted is `running`: it is continued.
+    status: &'static str,
+    /// Why it failed: it cannot be run.
+    why: Option<String>,
+    /// The number of results that it has at its end.
+    expected: u64,
     /// The mode: `replay`, `next`, `roll`, `live` or `recorded`.
     mode: String,
     /// The name of the candidate.
     candidate: String,
-    /// The cases.
+    /// The results so far: one for each case and repeat.
     cases: u64,
     /// Cases of which every expectation holds.
     passed: u64,
@@ -155,12 +179,14 @@ pub(super) struct ExperimentRow {
 }
 
 impl ExperimentRow {
-    fn of(name: &str, report: &Report) -> Self {
-        let summary = report.summary();
+    fn new(name: &str, mode: Mode, candidate: &str, summary: &Summary) -> Self {
         ExperimentRow {
             name: name.to_owned(),
-            mode: report.head.mode.to_string(),
-            candidate: report.head.candidate.clone(),
+            status: "done",
+            why: None,
+            expected: summary.cases,
+            mode: mode.to_string(),
+            candidate: candidate.to_owned(),
             cases: summary.cases,
             passed: summary.passed,
             failed: summary.failed,
@@ -173,6 +199,26 @@ impl ExperimentRow {
             tokens: summary.tokens,
         }
     }
+
+    fn of(name: &str, report: &Report) -> Self {
+        ExperimentRow::new(name, report.head.mode, &report.head.candidate, &report.summary())
+    }
+
+    fn of_job(app: &App, job: &ExperimentJob, summary: &Summary) -> Self {
+        let (request, candidate) = (job.request(), app.runner().agent().name());
+        let row = ExperimentRow::new(&request.name, request.mode(), candidate, summary);
+        ExperimentRow { expected: job.expected, ..row }
+    }
+
+    fn under_way(app: &App, job: &ExperimentJob, (summary, has_begun): (Summary, bool)) -> Self {
+        let status = if has_begun { "running" } else { "waiting" };
+        ExperimentRow { status, ..ExperimentRow::of_job(app, job, &summary) }
+    }
+
+    fn failed(app: &App, job: &ExperimentJob) -> Self {
+        let row = ExperimentRow::of_job(app, job, &Summary::default());
+        ExperimentRow { status: "failed", why: job.why.clone(), ..row }
+    }
 }
 
 pub(super) async fn list(
@@ -180,146 +226,52 @@ pub(super) async fn list(
 ) -> Result<Json<ExperimentList>, Problem> {
     let user = user_of(&request.principal, request.query.user)?;
     let app = request.target.0;
-    let Some(folder) = app.experiment_folder() else {
-        return Ok(Json(ExperimentList {
-            data_sets: Vec::new(),
-            experiments: Vec::new(),
-            unreadable: Vec::new(),
-        }));
-    };
+    let mut list = ExperimentList { data_sets: Vec::new(), experiments: Vec::new(), unreadable: Vec::new() };
+    let Some(folder) = app.experiment_folder() else { return Ok(Json(list)) };
+    let jobs = folder.jobs_of(&user)?;
+    let under_way = jobs.iter().map(|job| ExperimentRow::under_way(&app, job, folder.progress(job)));
+    list.experiments = under_way.collect();
+    if request.query.under_way {
+        return Ok(Json(list));
+    }
     let [data_sets, names] = folder.names(&user)?;
-    let (mut experiments, mut unreadable) = (Vec::new(), Vec::new());
-    for name in names {
-        match folder.report(&user, &name) {
-            Ok(report) => experiments.push(ExperimentRow::of(&name, &report)),
-            Err(_) => unreadable.push(name),
+    list.data_sets = data_sets;
+    let has_ended = |name: &String| jobs.iter().all(|job| job.request().name != *name);
+    for name in names.into_iter().filter(has_ended) {
+        match folder.ended(&user, &name) {
+            Ok(StoredExperiment::Done(report)) => list.experiments.push(ExperimentRow::of(&name, &report)),
+            Ok(StoredExperiment::Failed(job)) => list.experiments.push(ExperimentRow::failed(&app, &job)),
+            _ => list.unreadable.push(name),
         }
     }
-    Ok(Json(ExperimentList { data_sets, experiments, unreadable }))
+    list.experiments.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(Json(list))
 }
-
-/// An experiment to be run.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewExperiment {
-    /// The name. A report of the same name is replaced.
-    name: String,
-    /// The data set.
-    data_set: String,
-    /// The mode: `roll` by default. `live` needs an administrator and `max_requests`.
-    #[serde(default)]
-    mode: ModeName,
-    /// Another model, for administrators.
-    #[serde(default)]
-    model: Option<String>,
-    /// Other instructions.
-    #[serde(default)]
-    instructions: Option<String>,
-    /// Settings of the agent file, as `limits.steps=4`, for administrators.
-    #[serde(default)]
-    set: Vec<String>,
-    /// The pure tools that may run where the record has no answer; in mode `live`, the tools that may run at most once.
-    #[serde(default)]
-    allow: Vec<String>,
-    /// The number of times that each case is tried; once by default, at most 20.
-    #[serde(default)]
-    repeats: Option<u64>,
-    /// The most requests to models: 1,000 by default, and at most so many without `administer`.
-    #[serde(default)]
-    max_requests: Option<u64>,
-    /// Whether expectations with a rubric are judged, which needs an administrator and `max_requests`.
-    #[serde(default)]
-    judge: bool,
-}
-
-/// The name of a mode.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum ModeName {
-    /// Replays the recorded turns without a model.
-    Replay,
-    /// Asks for each recorded reply once.
-    Next,
-    /// Runs whole turns, whose calls the record answers.
-    #[default]
-    Roll,
-    /// Runs whole turns with real tools.
-    Live,
-    /// Evaluates the recorded turns themselves.
-    Recorded,
-}
-
-impl From<ModeName> for Mode {
-    fn from(mode: ModeName) -> Self {
-        match mode {
-            ModeName::Replay => Mode::Replay,
-            ModeName::Next => Mode::Next,
-            ModeName::Roll => Mode::Roll,
-            ModeName::Live => Mode::Live,
-            ModeName::Recorded => Mode::Recorded,
-        }
-    }
-}
-
-/// The most requests to models of an experiment, unless an administrator says otherwise.
-const MAX_REQUESTS: u64 = 1_000;
-
-/// The most times that a case is tried.
-const MAX_REPEATS: u64 = 20;
 
 pub(super) async fn run(
     request: ApiRequest<AppTarget, (), JsonBody<NewExperiment>>,
-) -> Result<Json<ExperimentRow>, Problem> {
+) -> Result<AcceptedReply<ExperimentRow>, Problem> {
     let (app, JsonBody(new)) = (request.target.0, request.body);
     let user = request.principal.user().to_string();
-    check_name(&new.name)?;
-    let is_costly = new.mode == ModeName::Live || new.judge;
-    let asks_model = is_costly || matches!(new.mode, ModeName::Next | ModeName::Roll);
-    let is_other = new.model.is_some() || !new.set.is_empty();
-    // NOTE: requests of experiments count in no budget of the app, so they must not be a way around one.
-    let passes_budgets = asks_model && app.runner().has_spend_limits();
-    if (is_costly || is_other || passes_budgets) && !request.principal.may(Role::Administer) {
-        return Err(Problem::forbidden(Role::Administer));
-    }
-    if is_costly && new.max_requests.is_none() {
-        return Err(Problem::invalid("experiment", "mode `live` and judges need `max_requests`"));
-    }
-    let is_bounded = !request.principal.may(Role::Administer);
-    if is_bounded && new.max_requests.is_some_and(|most| most > MAX_REQUESTS) {
-        return Err(Problem::invalid("max_requests", format!("at most {MAX_REQUESTS} without `administer`")));
-    }
-    let folder = folder(&app)?;
-    let _permit = folder.run()?;
-    let experiment = experiment(&app, folder, &new)?;
-    let cases = folder.data_set(&user, &new.data_set)?;
-    let report = experiment.run(cases).await.map_err(|error| of_eval(&error))?;
-    folder.write(&user, &new.name, &report)?;
-    Ok(Json(ExperimentRow::of(&new.name, &report)))
+    new.check(&app, &request.principal)?;
+    let folder = Arc::clone(folder(&app)?);
+    // What cannot be run is refused now.
+    drop(new.experiment(&app, &folder, 0)?);
+    let (accepting, limits) = (Arc::clone(&folder), request.shared.limits.clone());
+    let accepted = tokio::task::spawn_blocking(move || accepting.accept(&user, new, &limits));
+    let job = joined(accepted.await)?;
+    folder.work(&app, &request.shared.limits, request.shared.phase.subscribe());
+    let row = ExperimentRow::under_way(&app, &job, folder.progress(&job));
+    Ok(AcceptedReply(row))
 }
 
-fn experiment(app: &App, folder: &ExperimentFolder, new: &NewExperiment) -> Result<Experiment, Problem> {
-    let change = CandidateChange { model: new.model.clone(), set: new.set.clone() };
-    let mut agent = folder.candidate(app.runner().agent(), &change)?;
-    if let Some(instructions) = &new.instructions {
-        let changed = agent.to_builder().instructions(instructions.as_str()).build();
-        agent = changed.map_err(|error| Problem::invalid("candidate", error))?;
+pub(super) async fn delete(request: ApiRequest<ExperimentTarget, UserQuery>) -> Result<NoContent, Problem> {
+    let user = user_of(&request.principal, request.query.user)?;
+    let ExperimentTarget { app: AppTarget(app), name } = request.target;
+    match folder(&app)?.delete(&user, &name)? {
+        true => Ok(NoContent),
+        false => Err(Problem::unknown_experiment(&name)),
     }
-    let repeats = new.repeats.unwrap_or(1);
-    if !(1..=MAX_REPEATS).contains(&repeats) {
-        return Err(Problem::invalid("repeats", format!("must be from 1 to {MAX_REPEATS}")));
-    }
-    let experiment = Experiment::new(&agent).mode(new.mode.into()).repeats(repeats).timelines();
-    let experiment = experiment.prices(app.pricing().prices.clone());
-    let experiment = new.allow.iter().fold(experiment, |experiment, tool| match new.mode {
-        ModeName::Live => experiment.allow_live(tool),
-        _ => experiment.allow_pure(tool),
-    });
-    let experiment = match (new.judge, folder.judge_of()) {
-        (false, _) => experiment,
-        (true, Some(judge)) => experiment.judge(judge.clone()),
-        (true, None) => return Err(Problem::invalid("experiment", "this server has no judge")),
-    };
-    Ok(experiment.spending(Spending::new().max_requests(new.max_requests.unwrap_or(MAX_REQUESTS))))
 }
 
 /// The experiment beside which another one is read.
@@ -339,10 +291,17 @@ pub(super) struct ExperimentQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExperimentRows {
     experiment: ExperimentRow,
-    /// The results, in the order of the cases.
+    /// The results so far, in the order of the cases.
     results: Vec<ResultRow>,
-    /// The comparison with the baseline.
+    /// The comparison with the baseline, if it has ended.
     comparison: Option<ComparisonRow>,
+}
+
+impl ExperimentRows {
+    fn of(experiment: ExperimentRow, report: Option<&Report>) -> Self {
+        let results = report.map(|report| report.results.iter().map(ResultRow::from).collect());
+        ExperimentRows { experiment, results: results.unwrap_or_default(), comparison: None }
+    }
 }
 
 /// The result of a case.
@@ -434,16 +393,22 @@ pub(super) async fn read(
     let ExperimentQuery { user, baseline } = request.query;
     let user = user_of(&request.principal, user)?;
     let ExperimentTarget { app: AppTarget(app), name } = request.target;
-    let report = folder(&app)?.report(&user, &name)?;
-    let comparison = match baseline {
-        Some(baseline) => {
-            let baseline = folder(&app)?.report(&user, &baseline)?;
-            let compared =
-                Comparison::of(&baseline, &report, DEFAULT_SEED).map_err(|error| of_eval(&error))?;
-            Some(ComparisonRow::from(&compared))
+    let folder = folder(&app)?;
+    let (experiment, report) = match folder.experiment(&user, &name)? {
+        StoredExperiment::Done(report) => (ExperimentRow::of(&name, &report), Some(report)),
+        StoredExperiment::UnderWay(job, report) => {
+            let row = ExperimentRow::under_way(&app, &job, folder.progress(&job));
+            return Ok(Json(ExperimentRows::of(row, report.as_ref())));
         }
-        None => None,
+        StoredExperiment::Failed(job) => (ExperimentRow::failed(&app, &job), None),
     };
-    let results = report.results.iter().map(ResultRow::from).collect();
-    Ok(Json(ExperimentRows { experiment: ExperimentRow::of(&name, &report), results, comparison }))
+    let mut rows = ExperimentRows::of(experiment, report.as_ref());
+    if let (Some(report), Some(baseline)) = (report, baseline) {
+        let StoredExperiment::Done(baseline) = folder.experiment(&user, &baseline)? else {
+            return Err(Problem::invalid("baseline", format!("experiment `{baseline}` has no report")));
+        };
+        let compared = Comparison::of(&baseline, &report, DEFAULT_SEED).map_err(|error| of_eval(&error))?;
+        rows.comparison = Some(ComparisonRow::from(&compared));
+    }
+    Ok(Json(rows))
 }

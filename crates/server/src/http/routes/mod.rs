@@ -11,6 +11,7 @@ mod login;
 mod model;
 mod runs;
 mod scripted_test;
+mod search;
 mod sessions;
 mod shared_values;
 mod spend;
@@ -44,6 +45,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/budgets", Read, "list_budgets", budgets::list, "Lists budgets with their sums and limits: those of the principal's user; those that users share, and those of other users, for the role `raise_budgets`.";
         POST "/apps/{app}/budgets", RaiseBudgets, "raise_budget", budgets::raise, "Raises the limit of a budget for its current window, and continues a run that waits for it.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
+        GET "/apps/{app}/search", Read, "search", search::search, "Finds messages by words, best first: in all sessions of the principal, or in one.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";
         // NOTE: A deletion takes the record away, with the decisions in it; a rewind hides, and can be taken back
@@ -87,8 +89,9 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     operations.extend(operations! {
         POST "/apps/{app}/cases", Act, "add_cases", experiments::add_cases, "Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator.";
         GET "/apps/{app}/experiments", Read, "list_experiments", experiments::list, "Lists the data sets and experiments of the principal.";
-        POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Confronts the agent, or a changed one, with a data set, and waits for the report.";
-        GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads the results of an experiment, and compares them with those of another one.";
+        POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Accepts an experiment, which confronts the agent, or a changed one, with a data set. It is run in the background, and continues after a restart.";
+        GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads an experiment with its results so far, and compares them with those of another one.";
+        DELETE "/apps/{app}/experiments/{experiment}", Act, "delete_experiment", experiments::delete, "Deletes an experiment. One that waits or runs is cancelled.";
     });
     for operation in &mut operations {
         operation.takes_key =
@@ -102,6 +105,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
                 | "read_prompt_cache"
                 | "check_upgrade"
                 | "read_spend"
+                | "search"
                 | "add_cases"
                 | "list_experiments"
                 | "read_experiment"

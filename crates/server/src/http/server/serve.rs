@@ -16,6 +16,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
+#[cfg(feature = "eval")]
+use crate::http::app::App;
 use crate::http::guard::access::PeerAddress;
 use crate::http::guard::limits::Limits;
 use crate::http::phase::ServerPhase;
@@ -35,8 +37,8 @@ impl Server {
 
     /// Serves connections until the future is ready. Then `/readyz` says so, for the [time](Limits::shutdown_delay) in
     /// which load balancers learn of it. After that live streams end with the event `bye`, no connection is accepted, and
-    /// runs have the [time to complete](Limits::drain). What is left stops at its last commit, and another process can
-    /// continue with it at once.
+    /// runs have the [time to complete](Limits::drain), and experiments stop after the cases at hand. What is left stops at its
+    /// last commit, and another process can continue with it at once.
     ///
     /// Returns whether all work completed.
     ///
@@ -65,6 +67,8 @@ impl Server {
     /// ```
     pub async fn serve_until(self, listener: TcpListener, stop: impl Future<Output = ()>) -> bool {
         let (router, connections) = (self.router(), GracefulShutdown::new());
+        #[cfg(feature = "eval")]
+        self.start_experiments();
         let permits = Arc::new(Semaphore::new(self.limits().connections));
         let accept = async {
             loop {
@@ -100,14 +104,37 @@ impl Server {
         self.shared.phase.send_replace(ServerPhase::Stopping);
         drop(listener);
         let drain = self.limits().drain;
-        let completed = join_all(self.apps().map(|app| app.runner().shutdown(drain))).await;
+        let runs = join_all(self.apps().map(|app| app.runner().shutdown(drain)));
+        #[cfg(feature = "eval")]
+        let (completed, has_ended) = tokio::join!(runs, self.end_experiments());
+        #[cfg(not(feature = "eval"))]
+        let (completed, has_ended) = (runs.await, true);
         self.shared.phase.send_replace(ServerPhase::Stopped);
         #[cfg(feature = "mcp")]
         self.shared.mcp.stop();
         if tokio::time::timeout(LAST_RESPONSES, connections.shutdown()).await.is_err() {
             tracing::info!("connections were still open, and are closed");
         }
-        completed.into_iter().all(|is_complete| is_complete)
+        has_ended && completed.into_iter().all(|is_complete| is_complete)
+    }
+}
+
+#[cfg(feature = "eval")]
+impl Server {
+    /// Starts the workers of experiments: those that were interrupted continue.
+    fn start_experiments(&self) {
+        for app in self.shared.apps.values() {
+            if let Some(folder) = app.experiment_folder() {
+                folder.work(app, self.limits(), self.shared.phase.subscribe());
+            }
+        }
+    }
+
+    /// Waits for the cases at hand. Returns whether no experiment is left under way.
+    async fn end_experiments(&self) -> bool {
+        let folders = self.apps().filter_map(App::experiment_folder);
+        let ended = join_all(folders.map(|folder| folder.ended_work())).await;
+        ended.into_iter().all(|has_ended| has_ended)
     }
 }
 

@@ -1,11 +1,20 @@
 //! Experiments with stored sessions: each user's own, in files that another process shares.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::test_kit::Script;
 use stepfold_eval::{Case, DataSet, Expectation, Experiment};
 use stepfold_runner::Runner;
 use stepfold_server::http::{App, CandidateChange, Candidates, ExperimentFolder, Limits};
-use stepfold_session_scopes::MemoryStore;
+use stepfold_session_scopes::{AnyStore, MemoryStore};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ReplyStream};
 
 use super::site::{Site, agent};
 
@@ -21,6 +30,32 @@ impl Candidates for Scripts {
             other => Err(format!("unknown model {other:?}")),
         }
     }
+}
+
+/// Runs an experiment to its end; its row.
+async fn run(site: &Site, name: &str, body: Value) -> Value {
+    let accepted = site.post(name, "/experiments", body.clone()).await;
+    assert_eq!(accepted.status, StatusCode::ACCEPTED, "{}", accepted.text);
+    assert_eq!(accepted.json()["name"], body["name"]);
+    ended(site, name, body["name"].as_str().unwrap()).await
+}
+
+/// The time until a test asks again.
+async fn pause() {
+    // tidy: allow sleep, because a client of the API learns of results by asking
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// Waits for the end of an experiment; its row.
+async fn ended(site: &Site, name: &str, experiment: &str) -> Value {
+    for _ in 0..4_000 {
+        let row = site.get(name, &format!("/experiments/{experiment}")).await.json()["experiment"].clone();
+        match row["status"].as_str() {
+            Some("waiting" | "running") => pause().await,
+            _ => return row,
+        }
+    }
+    panic!("{experiment} does not end");
 }
 
 /// A site of ada's session with two turns; and the folder of its experiments.
@@ -47,7 +82,8 @@ async fn turns_become_cases_and_experiments_are_read_case_by_case() {
     let at = json!({"data_set": "mine", "session": "s1", "at": 99});
     assert_eq!(site.post("ada", "/cases", at).await.problem().0, 400);
 
-    let base = site.post("ada", "/experiments", json!({"name": "base", "data_set": "mine"})).await.json();
+    let base = run(&site, "ada", json!({"name": "base", "data_set": "mine"})).await;
+    assert_eq!((&base["status"], &base["expected"]), (&json!("done"), &json!(2)));
     assert_eq!((&base["passed"], &base["mode"]), (&json!(2), &json!("roll")), "{base}");
     let worse = json!({"name": "worse", "data_set": "mine", "model": "worse"});
     assert_eq!(
@@ -55,7 +91,7 @@ async fn turns_become_cases_and_experiments_are_read_case_by_case() {
         (403, "forbidden".to_owned())
     );
     let brief = json!({"name": "brief", "data_set": "mine", "instructions": "Be brief.", "repeats": 2});
-    let brief = site.post("ada", "/experiments", brief).await.json();
+    let brief = run(&site, "ada", brief).await;
     assert_eq!((&brief["cases"], &brief["passed"]), (&json!(4), &json!(4)), "{brief}");
 
     let listed = site.get("reader", "/experiments").await.json();
@@ -65,7 +101,18 @@ async fn turns_become_cases_and_experiments_are_read_case_by_case() {
     let read = site.get("ada", "/experiments/brief?baseline=base").await.json();
     assert_eq!(read["comparison"]["verdict"], "no_difference", "{read}");
     assert_eq!(read["results"][1]["repeat"], 1);
-    assert_eq!(site.get("ada", "/experiments/none").await.problem(), (404, "unknown_experiment".to_owned()));
+    let unknown = (404, "unknown_experiment".to_owned());
+    assert_eq!(site.get("ada", "/experiments/none").await.problem(), unknown);
+    // What has ended is deleted, once.
+    assert_eq!(delete(&site, "reader", "base").await, 403);
+    assert_eq!(delete(&site, "ada", "base").await, 204);
+    assert_eq!(delete(&site, "ada", "base").await, 404);
+    assert_eq!(site.get("ada", "/experiments/base").await.problem(), unknown);
+}
+
+async fn delete(site: &Site, name: &str, experiment: &str) -> u16 {
+    let deleted = site.ask(name, Method::DELETE, &format!("/experiments/{experiment}"), &[], "").await;
+    deleted.status.as_u16()
 }
 
 #[tokio::test]
@@ -132,7 +179,7 @@ async fn others_sessions_and_costly_modes_need_an_administrator() {
         |limit: Value| json!({"name": "live", "data_set": "hers", "mode": "live", "max_requests": limit});
     let unbounded = site.post("bob", "/experiments", live(Value::Null)).await;
     assert!(unbounded.text.contains("mode `live` and judges need `max_requests`"), "{}", unbounded.text);
-    let bounded = site.post("bob", "/experiments", live(json!(1))).await.json();
+    let bounded = run(&site, "bob", live(json!(1))).await;
     assert_eq!((&bounded["cases"], &bounded["errors"]), (&json!(2), &json!(1)), "{bounded}");
     assert_eq!(site.get("bob", "/experiments?user=ada").await.json()["data_sets"], json!(["mine"]));
     // Names are not paths.
@@ -143,4 +190,326 @@ async fn others_sessions_and_costly_modes_need_an_administrator() {
         assert_eq!(site.post("ada", "/cases", data_set).await.status, 400, "{name}");
     }
     assert_eq!(site.get("ada", "/experiments/..%2Fx").await.status, 400);
+}
+
+/// A model that takes its time, and counts its replies.
+struct Slow {
+    script: Script,
+    replies: Arc<AtomicU64>,
+    time: Duration,
+}
+
+impl ChatModel for Slow {
+    fn id(&self) -> &str {
+        "test/slow"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.replies.fetch_add(1, Ordering::SeqCst);
+        let (time, reply) = (self.time, self.script.respond(request));
+        let late = stream::once(async move {
+            // tidy: allow sleep, because the model is a slow one
+            tokio::time::sleep(time).await;
+            reply
+        });
+        ReplyStream::new(late.flatten())
+    }
+}
+
+/// The candidates of a server, of which one is slow.
+struct SlowCandidates {
+    replies: Arc<AtomicU64>,
+    time: Duration,
+}
+
+impl Candidates for SlowCandidates {
+    fn candidate(&self, _: &CandidateChange) -> Result<Agent, String> {
+        let script = Script::parse("assistant: area 3").unwrap().whole();
+        let slow = Slow { script, replies: Arc::clone(&self.replies), time: self.time };
+        agent("", Vec::new()).to_builder().model(slow).build().map_err(|error| error.to_string())
+    }
+}
+
+/// Processes of a server, one after the other, over one store and one folder.
+struct Processes {
+    store: AnyStore,
+    folder: tempfile::TempDir,
+    replies: Arc<AtomicU64>,
+}
+
+impl Processes {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Processes { store: AnyStore::new(MemoryStore::new()), folder, replies: Arc::default() }
+    }
+
+    /// A process whose slow candidate needs this time for a case.
+    async fn start(&self, time: Duration, limits: Limits) -> Site {
+        let runner = Runner::builder(agent(SCRIPT, Vec::new()), self.store.clone());
+        let candidates = SlowCandidates { replies: Arc::clone(&self.replies), time };
+        let folder = ExperimentFolder::new(self.folder.path()).candidates(candidates);
+        let app = App::from(runner.app("clerk").unwrap().build()).experiments(folder);
+        Site::of(app, limits).await
+    }
+
+    /// Writes a data set of bob's.
+    fn data_set(&self, name: &str, cases: usize) {
+        let folder = self.folder.path().join("bob");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut lines = Vec::new();
+        for number in 0..cases {
+            let case = Case::new(format!("c{number:02}"), "which area?").expect(Expectation::Answered);
+            case.write_line(&mut lines).unwrap();
+        }
+        std::fs::write(folder.join(format!("{name}.jsonl")), lines).unwrap();
+    }
+
+    fn report(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(format!("bob/{name}.report"))).unwrap()
+    }
+
+    fn jobs(&self) -> usize {
+        std::fs::read_dir(self.folder.path().join(".jobs")).map_or(0, Iterator::count)
+    }
+}
+
+fn slow(name: &str) -> Value {
+    json!({"name": name, "data_set": "mine", "model": "slow"})
+}
+
+/// Waits until an experiment has a number of results.
+async fn has_results(site: &Site, experiment: &str, least: u64) {
+    for _ in 0..4_000 {
+        let listed = site.get("bob", "/experiments?under_way=true").await.json();
+        let rows = listed["experiments"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == experiment).expect("it is under way");
+        if row["status"] == "running" && row["cases"].as_u64().unwrap() >= least {
+            assert_eq!(row["expected"], 30, "{row}");
+            return;
+        }
+        pause().await;
+    }
+    panic!("{experiment} has too few results");
+}
+
+#[tokio::test]
+async fn a_stopped_server_leaves_its_experiment_to_the_next_process() {
+    let processes = Processes::new();
+    processes.data_set("mine", 30);
+    let quick = processes.start(Duration::ZERO, Limits::default()).await;
+    run(&quick, "bob", slow("whole")).await;
+    assert!(quick.stop().await);
+    assert_eq!(processes.replies.swap(0, Ordering::SeqCst), 30);
+
+    let first = processes.start(Duration::from_millis(20), Limits::default()).await;
+    assert_eq!(first.post("bob", "/experiments", slow("twice")).await.status, 202);
+    has_results(&first, "twice", 3).await;
+    // It does not complete, and stops after the case at hand, long before its thirty cases are over.
+    assert!(!first.stop().await);
+    assert!(processes.replies.load(Ordering::SeqCst) < 30);
+    let second = processes.start(Duration::ZERO, Limits::default()).await;
+    let row = ended(&second, "bob", "twice").await;
+    assert_eq!((&row["status"], &row["passed"]), (&json!("done"), &json!(30)), "{row}");
+    // No case was tried twice, and nothing is left.
+    assert_eq!(processes.replies.load(Ordering::SeqCst), 30);
+    assert_eq!(processes.report("twice"), processes.report("whole"));
+    assert_eq!(processes.jobs(), 0);
+}
+
+/// With no time to complete, the case at hand is dropped.
+#[tokio::test]
+async fn a_case_that_takes_longer_than_the_shutdown_is_tried_again() {
+    let processes = Processes::new();
+    processes.data_set("mine", 30);
+    let mut limits = Limits::default();
+    limits.drain = Duration::from_millis(50);
+    let first = processes.start(Duration::from_secs(600), limits).await;
+    assert_eq!(first.post("bob", "/experiments", slow("one")).await.status, 202);
+    while processes.replies.load(Ordering::SeqCst) == 0 {
+        pause().await;
+    }
+    assert!(!first.stop().await);
+    let second = processes.start(Duration::ZERO, Limits::default()).await;
+    assert_eq!(ended(&second, "bob", "one").await["passed"], 30);
+    assert_eq!(processes.replies.load(Ordering::SeqCst), 31);
+}
+
+#[tokio::test]
+async fn experiments_wait_for_each_other_and_too_many_are_refused() {
+    let processes = Processes::new();
+    processes.data_set("mine", 30);
+    let mut limits = Limits::default();
+    (limits.running_experiments, limits.experiments_per_user, limits.experiments) = (1, 2, 3);
+    let site = processes.start(Duration::from_secs(600), limits).await;
+    let post = async |user: &'static str, body: Value| site.post(user, "/experiments", body).await;
+    let too_many = (429, "too_many".to_owned());
+    assert_eq!(post("bob", slow("a")).await.status, 202);
+    has_results(&site, "a", 0).await;
+    let waiting = post("bob", slow("b")).await.json();
+    assert_eq!((&waiting["status"], &waiting["cases"]), (&json!("waiting"), &json!(0)), "{waiting}");
+    assert_eq!(post("bob", slow("c")).await.problem(), too_many);
+    // A repeated request is the same experiment, another one of its name is not.
+    assert_eq!(post("bob", slow("b")).await.status, 202);
+    let other = json!({"name": "b", "data_set": "mine", "model": "slow", "repeats": 2});
+    assert_eq!(post("bob", other).await.problem(), (409, "exists".to_owned()));
+    // Others have their own, up to the bound of the app.
+    std::fs::create_dir_all(processes.folder.path().join("ada")).unwrap();
+    let copied = ["bob", "ada"].map(|user| processes.folder.path().join(user).join("mine.jsonl"));
+    std::fs::copy(&copied[0], &copied[1]).unwrap();
+    assert_eq!(post("root", slow("c")).await.status, 202);
+    assert_eq!(post("root", slow("d")).await.problem(), too_many);
+    assert_eq!(site.get("ada", "/experiments/a").await.problem().0, 404);
+
+    // One that runs is cancelled, and the next one begins; one that waits is cancelled too.
+    let before = processes.replies.load(Ordering::SeqCst);
+    assert_eq!(delete(&site, "bob", "a").await, 204);
+    has_results(&site, "b", 0).await;
+    while processes.replies.load(Ordering::SeqCst) == before {
+        pause().await;
+    }
+    assert_eq!(delete(&site, "bob", "c?user=ada").await, 204);
+    assert_eq!(delete(&site, "bob", "b").await, 204);
+    let left = site.get("bob", "/experiments").await.json();
+    assert_eq!((&left["experiments"], processes.jobs()), (&json!([]), 0), "{left}");
+}
+
+#[tokio::test]
+async fn an_experiment_that_cannot_be_run_says_why() {
+    let processes = Processes::new();
+    processes.data_set("mine", 2);
+    let site = processes.start(Duration::ZERO, Limits::default()).await;
+    let unknown = json!({"name": "x", "data_set": "none"});
+    assert!(site.post("bob", "/experiments", unknown).await.text.contains("unknown data set `none`"));
+    let misspelt = json!({"name": "x", "data_set": "mine", "allow": ["pray"]});
+    let misspelt = site.post("bob", "/experiments", misspelt).await.text;
+    assert!(misspelt.contains("unknown tool `pray` is allowed; available: pay"), "{misspelt}");
+    let path = processes.folder.path().join("bob/mine.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text}{{\n")).unwrap();
+    let row = run(&site, "bob", slow("x")).await;
+    assert_eq!(row["status"], "failed", "{row}");
+    assert!(row["why"].as_str().unwrap().contains("invalid case at line 3"), "{row}");
+    assert_eq!(site.get("bob", "/experiments").await.json()["experiments"][0]["status"], "failed");
+    // Mended, it is run again.
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(run(&site, "bob", slow("x")).await["status"], "done");
+    assert_eq!(delete(&site, "bob", "x").await, 204);
+}
+
+/// Of another agent, results of a process before are not taken.
+#[tokio::test]
+async fn an_experiment_does_not_continue_with_another_agent() {
+    let processes = Processes::new();
+    processes.data_set("mine", 30);
+    let first = processes.start(Duration::from_millis(20), Limits::default()).await;
+    let named = json!({"name": "one", "data_set": "mine", "model": "slow", "allow": ["pay"]});
+    assert_eq!(first.post("bob", "/experiments", named).await.status, 202);
+    has_results(&first, "one", 1).await;
+    first.stop().await;
+    let jobs = processes.folder.path().join(".jobs");
+    let job = std::fs::read_dir(&jobs).unwrap().map(|entry| entry.unwrap().path());
+    let job = job.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(&job, text.replace(r#"["pay"]"#, "[]")).unwrap();
+    let second = processes.start(Duration::ZERO, Limits::default()).await;
+    let row = ended(&second, "bob", "one").await;
+    assert_eq!(row["status"], "failed");
+    assert!(row["why"].as_str().unwrap().contains("option `allow` changed"), "{row}");
+}
+
+/// An erased user's turns go from everybody's data sets, reports, and experiments under way.
+#[tokio::test]
+async fn copies_of_erased_turns_are_erased_with_their_results() {
+    let processes = Processes::new();
+    let site = processes.start(Duration::from_secs(600), Limits::default()).await;
+    for session in ["s1", "s2"] {
+        site.post("ada", "/sessions", json!({"id": session})).await;
+        let text = json!({"text": "my area is 555-0199"});
+        assert_eq!(site.post("ada", &format!("/sessions/{session}/run"), text).await.status, 200);
+        let cases = json!({"data_set": "mine", "session": session, "user": "ada"});
+        assert_eq!(site.post("bob", "/cases", cases).await.json()["added"], 1);
+        site.post("ada", "/cases", json!({"data_set": "own", "session": session})).await;
+    }
+    let replayed = json!({"name": "done", "data_set": "mine", "mode": "recorded"});
+    assert_eq!(run(&site, "bob", replayed).await["passed"], 2);
+    assert_eq!(site.post("bob", "/experiments", slow("open")).await.status, 202);
+    while processes.replies.load(Ordering::SeqCst) == 0 {
+        pause().await;
+    }
+    let erase = |more: Value| {
+        let mut body = json!({"user": "ada", "reason": "ticket 7"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        site.post("root", "/erasures", body)
+    };
+    // A session: its cases alone.
+    let of_s1 = json!([
+        {"user": "ada", "data_set": "own", "case": "ada/s1/1"},
+        {"user": "bob", "data_set": "mine", "case": "ada/s1/1"},
+    ]);
+    let dry = erase(json!({"session": "s1", "dry_run": true})).await.json();
+    assert_eq!(dry["cases"], of_s1);
+    assert!(contents(processes.folder.path()).contains("ada/s1/1"));
+    assert_eq!(erase(json!({"session": "s1"})).await.json()["cases"], of_s1);
+    let left = contents(processes.folder.path());
+    assert!(!left.contains("ada/s1/1") && left.contains("ada/s2/1"), "{left}");
+    assert_eq!(site.get("bob", "/experiments/done").await.json()["experiment"]["cases"], 1);
+    // An event: the turns that have it.
+    let later = json!({"session": "s2", "versions": [9], "dry_run": true});
+    assert_eq!(erase(later).await.status, 404);
+    let event = erase(json!({"session": "s2", "versions": [1], "dry_run": true})).await.json();
+    assert_eq!(event["cases"].as_array().unwrap().len(), 2, "{event}");
+    // The user: all of it.
+    let erased = erase(json!({"everything": true})).await.json();
+    assert_eq!(erased["cases"], json!([{"user": "bob", "data_set": "mine", "case": "ada/s2/1"}]));
+    let left = contents(processes.folder.path());
+    assert!(!left.contains("555-0199") && !left.contains("ada/s"), "{left}");
+    assert!(!processes.folder.path().join("ada").exists());
+    assert_eq!(site.get("bob", "/experiments/done").await.json()["experiment"]["cases"], 0);
+    // The experiment under way ends, without cases.
+    let row = ended(&site, "bob", "open").await;
+    assert_eq!((&row["status"], &row["cases"]), (&json!("done"), &json!(0)), "{row}");
+}
+
+/// All text in a folder.
+fn contents(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => text += &contents(&entry.path()),
+            false => text += &String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()),
+        }
+    }
+    text
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn links_in_the_folder_are_not_followed() {
+    let processes = Processes::new();
+    processes.data_set("mine", 1);
+    let (inside, outside) = (processes.folder.path().join("bob"), tempfile::tempdir().unwrap());
+    for name in ["linked.jsonl", "linked.report"] {
+        std::fs::write(outside.path().join(name), "secret\n").unwrap();
+        std::os::unix::fs::symlink(outside.path().join(name), inside.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(outside.path(), processes.folder.path().join("ada")).unwrap();
+    let site = processes.start(Duration::ZERO, Limits::default()).await;
+    let listed = site.get("bob", "/experiments").await.json();
+    assert_eq!(listed, json!({"data_sets": ["mine"], "experiments": [], "unreadable": []}));
+    let refused = |reply: super::site::Reply| {
+        assert_eq!(reply.problem(), (400, "invalid".to_owned()));
+        assert!(
+            reply.text.contains("links are not followed") && !reply.text.contains("secret"),
+            "{}",
+            reply.text
+        );
+    };
+    refused(site.get("bob", "/experiments/linked").await);
+    refused(site.get("ada", "/experiments").await);
+    refused(site.post("bob", "/experiments", json!({"name": "x", "data_set": "linked"})).await);
+    refused(site.post("bob", "/experiments", json!({"name": "linked", "data_set": "mine"})).await);
+    site.post("bob", "/sessions", json!({"id": "s1"})).await;
+    site.post("bob", "/sessions/s1/run", json!({"text": "hi"})).await;
+    refused(site.post("bob", "/cases", json!({"data_set": "linked", "session": "s1"})).await);
+    assert_eq!(contents(outside.path()), "secret\nsecret\n");
 }

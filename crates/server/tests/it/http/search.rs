@@ -65,3 +65,36 @@ async fn what_is_sought_is_found_at_any_age() {
     let first = site.ask("ada", Method::GET, "/sessions?q=newer&limit=20", &[], "").await.json();
     assert_eq!(first["sessions"].as_array().unwrap().len(), 20);
 }
+
+/// Messages of the principal's own sessions, page by page, and of no one else's.
+#[tokio::test]
+async fn messages_are_found_by_their_words() {
+    let site = Site::new("assistant: The bakery takes 5 euro.").await;
+    for (user, session) in [("ada", "monday"), ("bob", "monday"), ("ada", "tuesday")] {
+        site.post(user, "/sessions", json!({"id": session})).await;
+        let text = format!("the fee of {user}'s bakery, on {session}");
+        let ran = site.post(user, &format!("/sessions/{session}/run"), json!({"text": text})).await;
+        assert_eq!(ran.status, 200, "{}", ran.text);
+    }
+    let found = async |user: &'static str, query: &str| {
+        site.get(user, &format!("/search?query=bakery{query}")).await.json()
+    };
+    let all = found("reader", "").await;
+    let rows = all["found"].as_array().unwrap();
+    assert_eq!((rows.len(), &all["next"]), (4, &Value::Null), "{all}");
+    assert!(!all.to_string().contains("bob"), "{all}");
+    let reply = rows.iter().find(|row| row["role"] == "assistant").expect("the reply");
+    assert_eq!((&reply["version"], &reply["excerpt"]), (&json!(2), &json!("The bakery takes 5 euro.")));
+    // Page by page, the same.
+    let (mut paged, mut after) = (Vec::new(), json!(0));
+    while !after.is_null() {
+        let page = found("ada", &format!("&limit=1&after={after}")).await;
+        paged.extend(page["found"].as_array().unwrap().clone());
+        after = page["next"].clone();
+    }
+    assert_eq!(&paged, rows);
+    assert_eq!(found("ada", "&session=tuesday").await["found"].as_array().unwrap().len(), 2);
+    assert_eq!(found("ada", "&limit=1000&after=1000").await["found"], json!([]));
+    assert_eq!(site.get("bob", "/search?query=bakery&session=tuesday").await.problem().0, 404);
+    assert_eq!(site.get("ada", "/search?query=%2C").await.problem(), (400, "invalid".to_owned()));
+}

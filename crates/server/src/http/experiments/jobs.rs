@@ -1,0 +1,277 @@
+//! Experiments that wait or run, as files: they survive the process.
+//!
+//! | state | `.jobs/ID.json` | `.jobs/ID.partial` | files of the user |
+//! |---|---|---|---|
+//! | waiting | the request | missing | |
+//! | running, in the one process that has locked the results so far | the request | results so far | |
+//! | interrupted: any process continues it | the request | results so far, not locked | |
+//! | done | missing | missing | `NAME.report` |
+//! | failed: it cannot be run | missing | missing | `NAME.failed`: the request, and why |
+//!
+//! A job that is cancelled, erased or replaced loses its file: who runs it sees that after the case at hand, and leaves.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
+use stepfold_eval::{EvalError, Report, ReportFile, Summary};
+
+use super::files::{FAILED, REPORT, regular_files, remove_file, unreadable, write_whole};
+use super::{ExperimentFolder, NewExperiment, of_eval};
+use crate::http::guard::limits::Limits;
+use crate::http::guard::problem::Problem;
+
+/// The folder of jobs. No user's folder begins with a dot.
+const JOBS: &str = ".jobs";
+
+pub(super) const JOB: &str = ".json";
+pub(super) const PARTIAL: &str = ".partial";
+
+/// The most bytes of the file of a job.
+const MAX_JOB: u64 = 1 << 20;
+
+/// An experiment that waits, runs, or could not be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::http) struct ExperimentJob {
+    /// Tells the job from others of its name: the name of its files.
+    #[serde(skip)]
+    pub(super) id: String,
+    pub(super) user: String,
+    pub(super) request: NewExperiment,
+    /// The number of results that it will have.
+    pub(in crate::http) expected: u64,
+    /// Why it could not be run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::http) why: Option<String>,
+}
+
+impl ExperimentJob {
+    pub(in crate::http) fn request(&self) -> &NewExperiment {
+        &self.request
+    }
+}
+
+/// An experiment as it is found in the folder.
+pub(in crate::http) enum StoredExperiment {
+    Done(Report),
+    /// It waits or runs, with its results so far.
+    UnderWay(ExperimentJob, Option<Report>),
+    Failed(ExperimentJob),
+}
+
+impl ExperimentFolder {
+    pub(super) fn job_path(&self, id: &str, ending: &str) -> PathBuf {
+        self.folder.join(JOBS).join(format!("{id}{ending}"))
+    }
+
+    /// The jobs of all users, oldest first.
+    pub(super) fn jobs(&self) -> Result<Vec<ExperimentJob>, Problem> {
+        let folder = self.folder.join(JOBS);
+        let mut jobs: Vec<(SystemTime, ExperimentJob)> = Vec::new();
+        for name in regular_files(&folder).map_err(|error| unreadable(&folder, &error))? {
+            let Some(id) = name.strip_suffix(JOB) else { continue };
+            match read_job(&self.job_path(id, JOB)) {
+                Ok((since, job)) => jobs.push((since, ExperimentJob { id: id.to_owned(), ..job })),
+                // It has ended meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => tracing::warn!(id, %error, "an experiment cannot be read, and is left out"),
+            }
+        }
+        jobs.sort_by(|(one, a), (other, b)| (one, &a.id).cmp(&(other, &b.id)));
+        Ok(jobs.into_iter().map(|(_, job)| job).collect())
+    }
+
+    /// Removes results without a job, which a kill has left.
+    pub(super) fn remove_leftovers(&self) {
+        let _changing = self.change();
+        let names = regular_files(&self.folder.join(JOBS)).unwrap_or_default();
+        for id in names.iter().filter_map(|name| name.strip_suffix(PARTIAL)) {
+            if !self.job_path(id, JOB).exists() {
+                let _ = fs::remove_file(self.job_path(id, PARTIAL));
+            }
+        }
+    }
+
+    /// The jobs of a user.
+    pub(in crate::http) fn jobs_of(&self, user: &str) -> Result<Vec<ExperimentJob>, Problem> {
+        let jobs = self.jobs()?;
+        Ok(jobs.into_iter().filter(|job| job.user == user).collect())
+    }
+
+    /// Accepts an experiment, to be run as soon as there is room. A request that is repeated while its experiment is under way
+    /// is answered with that.
+    pub(in crate::http) fn accept(
+        &self,
+        user: &str,
+        request: NewExperiment,
+        limits: &Limits,
+    ) -> Result<ExperimentJob, Problem> {
+        let cases = lines_of(self.open_data_set(user, &request.data_set)?);
+        let path = self.path(user, &request.name, REPORT)?;
+        let cases = cases.map_err(|error| unreadable(&path, &error))?;
+        let _changing = self.change();
+        let jobs = self.jobs()?;
+        if let Some(same) = jobs.iter().find(|job| job.user == user && job.request.name == request.name) {
+            let is_same = same.request == request;
+            return is_same.then(|| same.clone()).ok_or_else(|| Problem::experiment_under_way(&request.name));
+        }
+        let own = jobs.iter().filter(|job| job.user == user).count();
+        for (count, limit, whose) in
+            [(own, limits.experiments_per_user, "of a user"), (jobs.len(), limits.experiments, "of an app")]
+        {
+            if count >= limit {
+                return Err(Problem::too_many(&format!("experiments {whose} under way"), limit));
+            }
+        }
+        self.check_room(user, &path)?;
+        let expected = cases.saturating_mul(request.repeats());
+        let job = ExperimentJob { id: random_id()?, user: user.to_owned(), request, expected, why: None };
+        self.store(&job)?;
+        remove_file(&self.path(user, &job.request.name, FAILED)?)?;
+        Ok(job)
+    }
+
+    pub(super) fn store(&self, job: &ExperimentJob) -> Result<(), Problem> {
+        let path = self.job_path(&job.id, JOB);
+        let text = serde_json::to_vec(job).unwrap_or_default();
+        let written = fs::create_dir_all(self.folder.join(JOBS)).and_then(|()| write_whole(&path, &text));
+        written.map_err(|error| unreadable(&path, &error))
+    }
+
+    /// Whether a job is still to be run.
+    pub(super) fn is_current(&self, job: &ExperimentJob) -> bool {
+        self.job_path(&job.id, JOB).exists()
+    }
+
+    /// Takes a job for this process; `None` if it is another one's, or has ended.
+    pub(super) fn take(&self, job: &ExperimentJob) -> Result<Option<ReportFile>, EvalError> {
+        let report = self.user_folder(&job.user).join(format!("{}{REPORT}", job.request.name));
+        let partial = self.job_path(&job.id, PARTIAL);
+        match ReportFile::open(&report, &partial) {
+            Ok(_) if !self.is_current(job) => {
+                let _ = fs::remove_file(partial);
+                Ok(None)
+            }
+            Ok(file) => Ok(Some(file)),
+            Err(EvalError::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a job with its report. Returns whether it was still to be run.
+    pub(super) fn finish(
+        &self,
+        job: &ExperimentJob,
+        file: &ReportFile,
+        report: &Report,
+    ) -> Result<bool, EvalError> {
+        let _changing = self.change();
+        if !self.is_current(job) {
+            return Ok(false);
+        }
+        file.write(report)?;
+        // NOTE: The results so far are removed last: after a kill before it, no case is tried again.
+        let _ = self.remove_job(job);
+        Ok(true)
+    }
+
+    /// Ends a job that cannot be run.
+    pub(super) fn fail(&self, job: &ExperimentJob, why: String) -> Result<(), Problem> {
+        let _changing = self.change();
+        if !self.is_current(job) {
+            return Ok(());
+        }
+        let failed = ExperimentJob { why: Some(why), ..job.clone() };
+        let path = self.path(&job.user, &job.request.name, FAILED)?;
+        let written = write_whole(&path, &serde_json::to_vec(&failed).unwrap_or_default());
+        written.map_err(|error| unreadable(&path, &error))?;
+        self.remove_job(job)
+    }
+
+    pub(super) fn remove_job(&self, job: &ExperimentJob) -> Result<(), Problem> {
+        // The job first: who runs it leaves.
+        for ending in [JOB, PARTIAL] {
+            remove_file(&self.job_path(&job.id, ending))?;
+        }
+        self.running.leave(&job.id);
+        Ok(())
+    }
+
+    /// Deletes an experiment, whether it waits, runs or has ended. Returns whether there was one.
+    pub(in crate::http) fn delete(&self, user: &str, name: &str) -> Result<bool, Problem> {
+        super::check_name(name)?;
+        let _changing = self.change();
+        let mut is_found = false;
+        for job in self.jobs_of(user)?.iter().filter(|job| job.request.name == name) {
+            self.remove_job(job)?;
+            is_found = true;
+        }
+        for ending in [FAILED, REPORT] {
+            is_found |= remove_file(&self.path(user, name, ending)?)?;
+        }
+        Ok(is_found)
+    }
+
+    /// Reads an experiment.
+    pub(in crate::http) fn experiment(&self, user: &str, name: &str) -> Result<StoredExperiment, Problem> {
+        super::check_name(name)?;
+        if let Some(job) = self.jobs_of(user)?.into_iter().find(|job| job.request.name == name) {
+            let partial = self.job_path(&job.id, PARTIAL);
+            let text = fs::read(&partial).unwrap_or_default();
+            let (report, _) = Report::from_interrupted(&text).map_err(|error| of_eval(&error))?;
+            return Ok(StoredExperiment::UnderWay(job, report));
+        }
+        self.ended(user, name)
+    }
+
+    /// Reads an experiment that has ended.
+    pub(in crate::http) fn ended(&self, user: &str, name: &str) -> Result<StoredExperiment, Problem> {
+        match read_job(&self.path(user, name, FAILED)?) {
+            Ok((_, job)) => Ok(StoredExperiment::Failed(job)),
+            Err(_) => self.report(user, name).map(StoredExperiment::Done),
+        }
+    }
+
+    /// The counts of a job so far, and whether it has begun: from memory if it runs here.
+    pub(in crate::http) fn progress(&self, job: &ExperimentJob) -> (Summary, bool) {
+        if let Some(counts) = self.running.counts(&job.id) {
+            return (counts, true);
+        }
+        let text = fs::read(self.job_path(&job.id, PARTIAL)).unwrap_or_default();
+        let report = Report::from_interrupted(&text).ok().and_then(|(report, _)| report);
+        (report.as_ref().map(Report::summary).unwrap_or_default(), report.is_some())
+    }
+}
+
+fn read_job(path: &std::path::Path) -> std::io::Result<(SystemTime, ExperimentJob)> {
+    let file = File::open(path)?;
+    let since = file.metadata()?.modified()?;
+    let mut text = Vec::new();
+    file.take(MAX_JOB).read_to_end(&mut text)?;
+    Ok((since, serde_json::from_slice(&text)?))
+}
+
+/// The cases of a data set: its lines that are not blank.
+fn lines_of(file: File) -> std::io::Result<u64> {
+    let mut reader = BufReader::new(file);
+    let (mut line, mut count) = (Vec::new(), 0);
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        count += u64::from(!line.trim_ascii().is_empty());
+        line.clear();
+    }
+    Ok(count)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ids of two processes must not meet, and no run depends on them"
+)]
+pub(super) fn random_id() -> Result<String, Problem> {
+    let mut bytes = [0_u8; 16];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|_| Problem::unavailable("the system has no random numbers"))?;
+    Ok(HEXLOWER.encode(&bytes))
+}
