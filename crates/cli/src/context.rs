@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
 use stepfold::providers::GenaiPrices;
-use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged};
+use stepfold::runner::{
+    Budget, RETENTION_APP, RetentionPolicy, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit,
+    WhenChanged,
+};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -73,6 +76,8 @@ pub(crate) struct LoadedAgent {
     pub(crate) spend_limits: SpendLimits,
     /// Its redaction.
     pub(crate) redaction: Option<FileRedaction>,
+    /// Its retention.
+    pub(crate) retention: Option<RetentionPolicy>,
     /// Its file, and those that it names.
     pub(crate) texts: AgentBundle,
     /// The programs and addresses that its earlier versions may use, beside those of today.
@@ -95,7 +100,7 @@ impl LoadedAgent {
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let spend_limits = SpendLimits { budgets: file.budgets(), rate_limits: file.rate_limits() };
         let former_programs = file.former_programs().to_vec();
-        let redaction = file.redaction();
+        let (redaction, retention) = (file.redaction(), file.retention());
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -113,11 +118,13 @@ impl LoadedAgent {
         let agent = Agent::from(built);
         // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
         AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
-        if agent.name() == ARCHIVE_APP {
-            return Err(UsageError(format!(
-                "reserved name `{ARCHIVE_APP}`: stored versions of agents have it"
-            ))
-            .into());
+        for (reserved, owner) in [
+            (ARCHIVE_APP, "stored versions of agents have it"),
+            (RETENTION_APP, "leases of retention have it"),
+        ] {
+            if agent.name() == reserved {
+                return Err(UsageError(format!("reserved name `{reserved}`: {owner}")).into());
+            }
         }
         let schema = session_schema(agent.schema(), migrations);
         let texts = AgentBundle::of(path, models.files.all());
@@ -130,6 +137,7 @@ impl LoadedAgent {
             when_changed,
             spend_limits,
             redaction,
+            retention,
             texts,
             former_programs,
         })
@@ -237,7 +245,16 @@ impl CommandContext {
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
         let LoadedAgent {
-            agent, schema, speakers, prices, when_changed, spend_limits, redaction, texts, ..
+            agent,
+            schema,
+            speakers,
+            prices,
+            when_changed,
+            spend_limits,
+            redaction,
+            retention,
+            texts,
+            ..
         } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
@@ -245,6 +262,7 @@ impl CommandContext {
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
+        let builder = retention.into_iter().fold(builder, RunnerBuilder::retention);
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim

@@ -71,6 +71,7 @@ fn json_of(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) -> serde_js
     json!({
         "dry_run": dry_run,
         "events": report.events,
+        "found": !report.is_empty(),
         "sessions": sessions,
         "spend": report.spend,
         "user_keys": report.user_keys,
@@ -88,6 +89,12 @@ fn lines(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) {
     }
     for key in &report.user_keys {
         show::line(format!("key {key}"));
+    }
+    if report.is_empty() {
+        return show::note(match report.sessions.is_empty() {
+            true => "nothing found of this user under this agent: nothing was erased; check `--user` and the file",
+            false => "nothing found that was not erased before: nothing was erased",
+        });
     }
     let verb = if dry_run { "would be erased; nothing was changed" } else { "erased" };
     let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };

@@ -71,6 +71,9 @@ struct MetricFamilies {
     waiting: Family<AppLabels, Gauge<i64, AtomicI64>>,
     claims: Family<AppLabels, Gauge<i64, AtomicI64>>,
     lost_claims: Family<AppLabels, Counter>,
+    expired_sessions: Family<AppLabels, Counter>,
+    expired_events: Family<AppLabels, Counter>,
+    retention_failures: Family<AppLabels, Counter>,
     due: Family<AppLabels, Gauge<i64, AtomicI64>>,
     blocked: Family<AppLabels, Gauge<i64, AtomicI64>>,
     oldest: Family<AppLabels, Gauge<i64, AtomicI64>>,
@@ -189,6 +192,23 @@ impl Metrics {
             "Claims that other workers have taken from this process",
             lost_claims.clone(),
         );
+        let (expired_sessions, expired_events) = (Family::default(), Family::default());
+        registry.register(
+            "stepfold_expired_sessions",
+            "Sessions that retention has deleted in this process",
+            expired_sessions.clone(),
+        );
+        registry.register(
+            "stepfold_expired_events",
+            "Events that retention has deleted in this process, those of sessions included",
+            expired_events.clone(),
+        );
+        let retention_failures = Family::default();
+        registry.register(
+            "stepfold_retention_failures",
+            "Sessions that retention could not read or change in this process",
+            retention_failures.clone(),
+        );
         let (due, blocked, oldest) = (Family::default(), Family::default(), Family::default());
         registry.register(
             "stepfold_due_sessions",
@@ -236,6 +256,9 @@ impl Metrics {
             waiting,
             claims,
             lost_claims,
+            expired_sessions,
+            expired_events,
+            retention_failures,
             due,
             blocked,
             oldest,
@@ -272,8 +295,15 @@ impl Metrics {
             self.0.connections.get_or_create(&of).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         // NOTE: A counter only grows, and the load has the total.
-        let lost = self.0.lost_claims.get_or_create(&app);
-        lost.inc_by(load.lost_claims.saturating_sub(lost.get()));
+        for (counter, total) in [
+            (&self.0.lost_claims, load.lost_claims),
+            (&self.0.expired_sessions, load.expired_sessions),
+            (&self.0.expired_events, load.expired_events),
+            (&self.0.retention_failures, load.retention_failures),
+        ] {
+            let counter = counter.get_or_create(&app);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
     }
 
     /// The text of the metrics, in the format of OpenMetrics.

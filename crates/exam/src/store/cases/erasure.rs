@@ -15,10 +15,10 @@ use stepfold_session_scopes::{
     RunRecord, SessionError, SessionKey, SessionSchema, UserId, WorkerId,
 };
 use stepfold_session_scopes::{
-    ClaimSession, DeleteSession, DequeueInput, EraseData, EraseKind, EraseTarget, ErasedData, EventRange,
-    FindTagged, ForkSession, GetSession, ListErasures, ListSessions, ListSpend, PruneBound, ReadBudgets,
-    ReleaseClaim, ReserveSpend, ScopeKey, SessionStore, SpendAmounts, VacuumStore, VerifySessions,
-    WriteScope,
+    ClaimSession, DeleteSession, DequeueInput, ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData,
+    EventRange, FindTagged, ForkSession, GetSession, ListErasures, ListSessions, ListSpend, PruneBound,
+    ReadBudgets, ReleaseClaim, ReserveSpend, ScopeKey, SessionStore, SpendAmounts, VacuumStore,
+    VerifySessions, WriteScope,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::ValueRef;
@@ -41,6 +41,8 @@ cases! {
     an_erased_user_leaves_nothing,
     spend_of_an_erased_user_names_nobody,
     erasures_are_listed_in_pages,
+    ids_of_erasures_are_those_of_an_app,
+    erased_users_have_a_name_that_nobody_has,
 }
 
 /// The text that must be gone.
@@ -48,9 +50,7 @@ const MARKER: &str = "marker-4711";
 
 impl CaseContext {
     fn erasing(&self, id: &str, target: EraseTarget) -> Result<EraseData, SessionError> {
-        // NOTE: an id is unique within the store, which other cases may use too.
-        let id = ErasureId::new(format!("{}/{id}", self.app))?;
-        Ok(EraseData::new(id, target, at(9), Author::new("admin")?, "asked for by mail"))
+        Ok(EraseData::new(ErasureId::new(id)?, target, at(9), Author::new("admin")?, "asked for by mail"))
     }
 
     async fn erase(&self, id: &str, target: EraseTarget) -> Result<ErasedData, SessionError> {
@@ -495,9 +495,39 @@ async fn erasures_are_listed_in_pages(context: CaseContext) -> StoreCaseResult {
     let last = page.last().ok_or_else(|| CaseFault::new("no record is listed"))?;
     let rest = context.store.erasures(request.after(last)).await?;
     let ids: Vec<String> = page.iter().chain(&rest).map(|record| record.id.to_string()).collect();
-    ensure_eq!(ids, ["a", "b", "c"].map(|id| format!("{}/{id}", context.app)));
+    ensure_eq!(ids, ["a", "b", "c"]);
     ensure_eq!((page.len(), page[0].by.as_str(), page[0].reason.as_str()), (2, "admin", "asked for by mail"));
     let other = ListErasures::new(AppId::new(format!("{}-other", context.app))?);
     ensure_eq!(context.store.erasures(other).await?, []);
+    Ok(())
+}
+
+async fn ids_of_erasures_are_those_of_an_app(context: CaseContext) -> StoreCaseResult {
+    let other = AppId::new(format!("{}!", context.app))?;
+    let apps = [AppId::new(context.app.as_str())?, other];
+    let user = UserId::new("alice")?;
+    for app in &apps {
+        for reason in ["first", "repeated"] {
+            let target = EraseTarget::User { app: app.clone(), user: user.clone() };
+            let by = Author::new("admin")?;
+            let request = EraseData::new(ErasureId::new("ticket 17")?, target, at(9), by, reason);
+            context.store.erase(request).await?;
+        }
+    }
+    for app in apps {
+        let listed = context.store.erasures(ListErasures::new(app.clone())).await?;
+        let listed: Vec<_> =
+            listed.iter().map(|record| (record.id.as_str(), record.reason.as_str())).collect();
+        ensure_eq!(listed, [("ticket 17", "first")]);
+    }
+    Ok(())
+}
+
+async fn erased_users_have_a_name_that_nobody_has(context: CaseContext) -> StoreCaseResult {
+    let app = AppId::new(context.app.as_str())?;
+    let create = CreateSession::new(context.app.as_str(), ERASED_USER, &schema()?, at(0))?;
+    ensure_error!(context.store.create(create).await, SessionError::InvalidId { .. });
+    let target = EraseTarget::User { app, user: UserId::new(ERASED_USER)? };
+    ensure_error!(context.erase("one", target).await, SessionError::InvalidId { .. });
     Ok(())
 }
