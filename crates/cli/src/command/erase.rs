@@ -92,7 +92,9 @@ fn lines(report: &ErasureReport, dry_run: bool, is_vacuumed: bool) {
     }
     if report.is_empty() {
         return show::note(match report.sessions.is_empty() {
-            true => "nothing found of this user under this agent: nothing was erased; check `--user` and the file",
+            true => {
+                "nothing found of this user under this agent: nothing was erased; check `--user` and the file"
+            }
             false => "nothing found that was not erased before: nothing was erased",
         });
     }

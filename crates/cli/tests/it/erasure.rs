@@ -77,7 +77,10 @@ fn an_unknown_user_is_not_said_to_be_erased_and_erasures_are_listed() {
     let room = room();
     let said = room.say("erase a.toml --user nobody --everything --reason mail --store s.db", "");
     assert!(said.contains("nothing found of this user"), "{said}");
-    assert_eq!(json(&room, "erase a.toml --user nobody --everything --reason mail --dry-run")["found"], false);
+    assert_eq!(
+        json(&room, "erase a.toml --user nobody --everything --reason mail --dry-run")["found"],
+        false
+    );
     assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], true);
     assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], false);
     let said = room.say("erasures a.toml --store s.db", "");

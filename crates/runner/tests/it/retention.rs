@@ -1,4 +1,4 @@
-//! Retention: what a policy removes is exactly what it says, whoever makes the passes and wherever they end.
+//! Retention: what a policy removes is exactly what it says, in each process and wherever a pass ends.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -293,6 +293,7 @@ async fn retain_all(runner: &Runner) -> RetentionReport {
         sum.pruned.extend(report.pruned);
         sum.withdrawn.extend(report.withdrawn);
         match report.is_elsewhere {
+            // tidy: allow sleep, because the end of another worker's pass is seen by trying again only
             true => tokio::time::sleep(Duration::from_millis(1)).await,
             false if report.next.is_none() => return sum,
             false => {}
@@ -465,6 +466,7 @@ fn a_pass_is_made_by_one_process_in_an_interval() {
             while store.get(GetSession::new(key.clone())).await.is_ok() {
                 polls += 1;
                 assert!(polls < 2_000, "no pass was made");
+                // tidy: allow sleep, because a pass sends no notice of the sessions that it deletes by other processes
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }

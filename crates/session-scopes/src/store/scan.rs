@@ -1,4 +1,4 @@
-//! Scans: all sessions of an app, whoever their user is, with what retention needs to know of each.
+//! Scans: all sessions of an app, of all users, with what retention needs to know of each.
 
 use std::sync::Arc;
 
