@@ -40,7 +40,7 @@ pub(super) async fn retain(
             return Err(UsageError(words.to_owned()).into());
         }
         show_changes(&report, json);
-        after = report.next.clone();
+        after.clone_from(&report.next);
         total.add(&report);
         if after.is_none() {
             break;

@@ -36,7 +36,7 @@ pub(super) async fn work(
             };
             let mut changes = context.runner.watch(WatchScope::All).await;
             let recovery = context.runner.recover(recover_options);
-            let retention = context.runner.run_retention().fuse();
+            let retention = Box::pin(context.runner.run_retention()).fuse();
             tokio::pin!(recovery, retention, scraped);
             loop {
                 tokio::select! {

@@ -273,7 +273,7 @@ impl<'a> RetentionPass<'a> {
             }
             self.request.after = page.next;
             if self.request.after.is_none() || self.has_done_enough() {
-                self.report.next = self.request.after.clone();
+                self.report.next.clone_from(&self.request.after);
                 return Ok(true);
             }
         }

@@ -148,6 +148,30 @@ impl Default for Metrics {
     }
 }
 
+/// Registers the counters of retention: deleted sessions, deleted events, failures.
+fn retention_counters(registry: &mut Registry) -> (AppCounters, AppCounters, AppCounters) {
+    let (expired_sessions, expired_events) = (Family::default(), Family::default());
+    registry.register(
+        "stepfold_expired_sessions",
+        "Sessions that retention has deleted in this process",
+        expired_sessions.clone(),
+    );
+    registry.register(
+        "stepfold_expired_events",
+        "Events that retention has deleted in this process, those of sessions included",
+        expired_events.clone(),
+    );
+    let retention_failures = Family::default();
+    registry.register(
+        "stepfold_retention_failures",
+        "Sessions that retention could not read or change in this process",
+        retention_failures.clone(),
+    );
+    (expired_sessions, expired_events, retention_failures)
+}
+
+type AppCounters = Family<AppLabels, Counter>;
+
 impl Metrics {
     /// Metrics that are all zero.
     pub fn new() -> Self {
@@ -192,23 +216,7 @@ impl Metrics {
             "Claims that other workers have taken from this process",
             lost_claims.clone(),
         );
-        let (expired_sessions, expired_events) = (Family::default(), Family::default());
-        registry.register(
-            "stepfold_expired_sessions",
-            "Sessions that retention has deleted in this process",
-            expired_sessions.clone(),
-        );
-        registry.register(
-            "stepfold_expired_events",
-            "Events that retention has deleted in this process, those of sessions included",
-            expired_events.clone(),
-        );
-        let retention_failures = Family::default();
-        registry.register(
-            "stepfold_retention_failures",
-            "Sessions that retention could not read or change in this process",
-            retention_failures.clone(),
-        );
+        let (expired_sessions, expired_events, retention_failures) = retention_counters(&mut registry);
         let (due, blocked, oldest) = (Family::default(), Family::default(), Family::default());
         registry.register(
             "stepfold_due_sessions",

@@ -37,7 +37,7 @@ impl MemoryInner {
             let mut sessions: Vec<_> =
                 sessions.filter(|(_, entry)| is_after((entry.updated, entry.number))).collect();
             sessions.sort_unstable_by_key(|(_, entry)| (entry.updated, entry.number));
-            let left = request.limit + 1 - found.len();
+            let left = request.limit.saturating_add(1) - found.len();
             found.extend(sessions.into_iter().take(left).map(|(id, entry)| {
                 let key = SessionKey { app: request.app.clone(), user: user.clone(), id: id.clone() };
                 let (version, oldest) = (entry.version(), entry.oldest);

@@ -719,13 +719,12 @@ impl DeleteSession {
         labels: impl FnOnce() -> Result<usize, SessionError>,
     ) -> Result<(), SessionError> {
         check_version(&self.key, self.unused_at, version)?;
-        let why = match self.unused_at {
-            None => return Ok(()),
-            Some(_) if inbox > 0 => "entries wait in its inbox",
-            Some(_) if labels()? > 0 => "versions of it have labels",
-            Some(_) => return Ok(()),
-        };
-        Err(SessionError::InUse { key: Box::new(self.key.clone()), why })
+        let in_use = |why| Err(SessionError::InUse { key: Box::new(self.key.clone()), why });
+        match self.unused_at {
+            Some(_) if inbox > 0 => in_use("entries wait in its inbox"),
+            Some(_) if labels()? > 0 => in_use("versions of it have labels"),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -48,13 +48,13 @@ cases! {
 /// The text that must be gone.
 const MARKER: &str = "marker-4711";
 
-impl CaseContext {
-    fn erasing(&self, id: &str, target: EraseTarget) -> Result<EraseData, SessionError> {
-        Ok(EraseData::new(ErasureId::new(id)?, target, at(9), Author::new("admin")?, "asked for by mail"))
-    }
+fn erasing(id: &str, target: EraseTarget) -> Result<EraseData, SessionError> {
+    Ok(EraseData::new(ErasureId::new(id)?, target, at(9), Author::new("admin")?, "asked for by mail"))
+}
 
+impl CaseContext {
     async fn erase(&self, id: &str, target: EraseTarget) -> Result<ErasedData, SessionError> {
-        self.store.erase(self.erasing(id, target)?).await
+        self.store.erase(erasing(id, target)?).await
     }
 
     async fn erase_events(
@@ -224,7 +224,7 @@ async fn a_dry_run_erases_nothing(context: CaseContext) -> StoreCaseResult {
         (EraseTarget::Session { key: key.clone() }, Vec::new()),
         (user, vec!["user:text".to_owned()]),
     ] {
-        let request = context.erasing("one", target)?.dry_run();
+        let request = erasing("one", target)?.dry_run();
         let listed = context.store.erase(request).await?;
         ensure_eq!(listed.sessions.as_slice(), std::slice::from_ref(&key));
         ensure!(listed.events > 0, "no event is listed");
@@ -267,7 +267,7 @@ async fn an_event_that_does_not_exist_is_an_error_and_nothing_is_erased(
     ensure_error!(refused, SessionError::NoSuchVersion { oldest: 3, newest: 3, .. });
     let missing = context.key("missing")?;
     ensure_error!(context.erase_events("one", &missing, [1]).await, SessionError::NotFound { .. });
-    let too_long = context.erasing("one", events(&key, [3]))?;
+    let too_long = erasing("one", events(&key, [3]))?;
     let too_long = with(too_long, |request| request.reason = "long".repeat(1_000));
     ensure_error!(context.store.erase(too_long).await, SessionError::TooLarge { .. });
     ensure_eq!(context.store.erasures(ListErasures::new(AppId::new(context.app.as_str())?)).await?, []);
@@ -448,7 +448,7 @@ async fn spend_of_an_erased_user_names_nobody(context: CaseContext) -> StoreCase
         reserved => ensure_eq!(reserved?.len(), 2),
     }
     let target = EraseTarget::User { app: key.app.clone(), user: key.user.clone() };
-    let erased = context.store.erase(context.erasing("one", target)?.with_budgets([prefix])).await?;
+    let erased = context.store.erase(erasing("one", target)?.with_budgets([prefix])).await?;
     ensure_eq!(erased.spend, 1);
     let listed = context.store.spend(ListSpend::new(key.app.clone())).await?;
     ensure_eq!(listed.len(), 1);
