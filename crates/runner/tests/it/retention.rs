@@ -185,7 +185,9 @@ fn left_of(world: &WorldView, rules: &Rules, now: Timestamp) -> WorldView {
 }
 
 fn without_ends(mut world: WorldView) -> WorldView {
-    world.values_mut().for_each(|session| session.is_unfinished = false);
+    for session in world.values_mut() {
+        session.is_unfinished = false;
+    }
     world
 }
 
