@@ -5,15 +5,17 @@
 //! variables of the environment and never their values.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stepfold::agent_loop::AgentError;
 use stepfold::prelude::*;
 use stepfold::runner::{AgentArchive, ArchiveError, EarlierAgent, RunnerError, RunnerErrorKind};
 use stepfold::session_scopes::{AnyStore, ErrorKind, EventRange, GetSession, Session, SessionStore as _};
+use stepfold::state_core::canonical_json;
 use stepfold::state_core::state::ValueRef;
 
 use crate::agent_file::{AgentFile, AgentTexts, normal};
@@ -52,24 +54,83 @@ impl AgentBundle {
         serde_json::from_value(stored).map_err(|error| fault(format!("invalid stored version: {error}")))
     }
 
+    /// Whether both have the same files, except for comments and spaces.
+    pub(crate) fn says_the_same_as(&self, other: &AgentBundle) -> bool {
+        let says_the_same = |text: &str, other: &str| {
+            text == other
+                || matches!((text.parse::<toml::Table>(), other.parse()), (Ok(text), Ok(other)) if text == other)
+        };
+        self.file == other.file
+            && self.texts.len() == other.texts.len()
+            && self
+                .texts
+                .iter()
+                .all(|(path, text)| other.texts.get(path).is_some_and(|other| says_the_same(text, other)))
+    }
+
     /// The texts as if they were files beside the file of today.
     fn in_folder(&self, folder: &Path) -> (PathBuf, AgentTexts) {
         let texts = self.texts.iter().map(|(path, text)| (folder.join(path), text.clone()));
         (folder.join(&self.file), AgentTexts::given(texts.collect()))
     }
 
-    /// All programs and addresses that the files name, each with all that it is started or called with.
-    fn external_access(&self) -> BTreeSet<ExternalAccess> {
-        let mut found = BTreeSet::new();
-        for (path, text) in &self.texts {
-            // A text that is not TOML is a script of a model, or a fault that the build reports.
-            if let Ok(table) = text.parse::<toml::Table>() {
-                // Programs are found from the folder of the file that names them.
-                collect(&table, path.parent().unwrap_or(Path::new("")), &mut found);
+    /// The agent, with what these texts make it use outside of this process in its fingerprint: another program under the
+    /// same tool is another version of the agent.
+    pub(crate) fn identify(&self, agent: &Agent) -> Result<Agent, AgentError> {
+        agent.to_builder().dependencies(self.dependencies()).build()
+    }
+
+    /// Programs and addresses by their names, and tables of servers, whose tools no fingerprint has, each with all that the
+    /// files say about it. Models have parts of their own.
+    fn dependencies(&self) -> BTreeMap<String, String> {
+        let mut found: BTreeMap<String, String> = BTreeMap::new();
+        let mut add = |name: &str, words: &str| {
+            let name: String = name.chars().take(DEPENDENCY_NAME_CHARS).collect();
+            let known = found.entry(name).or_default();
+            known.push_str(words);
+            known.push('\n');
+        };
+        for access in self.accesses(lasting_folder).iter().filter(|access| !access.is_model) {
+            add(&access.name, &access.fields);
+        }
+        for (path, table) in self.tables() {
+            let servers = table.get("mcp").and_then(toml::Value::as_table);
+            for (name, server) in servers.into_iter().flatten() {
+                add(&format!("mcp {name}"), &canonical_json(&json!([lasting_folder(path), server])));
             }
         }
         found
     }
+
+    /// The files that are TOML. Any other is a script of a model, or a fault that the build reports.
+    fn tables(&self) -> impl Iterator<Item = (&PathBuf, toml::Table)> {
+        self.texts.iter().filter_map(|(path, text)| Some((path, text.parse().ok()?)))
+    }
+
+    /// All programs and addresses that the files name, each with all that it is started or called with.
+    fn external_access(&self) -> BTreeSet<ExternalAccess> {
+        self.accesses(|path| path.parent().unwrap_or(Path::new("")))
+    }
+
+    fn accesses(&self, folder_of: impl Fn(&Path) -> &Path) -> BTreeSet<ExternalAccess> {
+        let mut found = BTreeSet::new();
+        for (path, table) in self.tables() {
+            // Programs are found from the folder of the file that names them.
+            collect(&table, folder_of(path), &mut found);
+        }
+        found
+    }
+}
+
+/// The folder of a file of a version, without the way to it that depends on where the command was started.
+fn lasting_folder(path: &Path) -> &Path {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut steps = folder.components();
+    let ups = folder.components().filter(|step| *step == Component::ParentDir).count();
+    for _ in 0..ups {
+        steps.find(|step| *step == Component::ParentDir);
+    }
+    steps.as_path()
 }
 
 /// A program, an address or a file that an agent file makes the process use.
@@ -81,11 +142,20 @@ struct ExternalAccess {
     fields: String,
     /// Whether its name alone says all of it.
     is_plain: bool,
+    /// Whether it is a model.
+    is_model: bool,
 }
+
+/// The most characters of the name of a dependency. Another one with the same beginning is digested with it.
+const DEPENDENCY_NAME_CHARS: usize = 100;
 
 impl ExternalAccess {
     fn new(name: impl Into<String>, fields: &Value, is_plain: bool) -> Self {
-        ExternalAccess { name: name.into(), fields: fields.to_string(), is_plain }
+        ExternalAccess { name: name.into(), fields: canonical_json(fields), is_plain, is_model: false }
+    }
+
+    fn model(name: &str) -> Self {
+        ExternalAccess { is_model: true, ..ExternalAccess::new(name, &json!("model"), true) }
     }
 }
 
@@ -112,7 +182,7 @@ fn collect(table: &toml::Table, folder: &Path, found: &mut BTreeSet<ExternalAcce
     }
     // A model by its address gets a key of this process.
     if let Some(model) = text("model").filter(|model| model.contains("://")) {
-        found.insert(ExternalAccess::new(model, &json!("model"), true));
+        found.insert(ExternalAccess::model(model));
     }
     // The command writes this file.
     if let Some(approved) = text("approved") {
@@ -120,7 +190,7 @@ fn collect(table: &toml::Table, folder: &Path, found: &mut BTreeSet<ExternalAcce
     }
     // A value of the state names the model.
     if table.get("per_run").and_then(toml::Value::as_bool) == Some(true) {
-        found.insert(ExternalAccess::new("per_run", &json!("per_run"), true));
+        found.insert(ExternalAccess::model("per_run"));
     }
     for value in table.values() {
         match value {
@@ -212,7 +282,7 @@ impl AgentFiles {
             .map_err(|error| fault(crate::error::chain(error.as_ref())))??;
         let migrations = file.migrations();
         let built = file.build(&models).map_err(|error| fault(crate::error::chain(error.as_ref())))??;
-        let agent = Agent::from(built);
+        let agent = version.identify(&Agent::from(built))?;
         let schema = session_schema(agent.schema(), migrations);
         Ok(EarlierAgent::new(agent).with_schema(schema))
     }
@@ -246,7 +316,10 @@ impl AgentArchive for AgentFiles {
             }
             let version = json!({ "version": version });
             if version.to_string().len() > MAX_BYTES {
-                let words = format!("agent file and the files that it names: more than {MAX_BYTES} bytes");
+                let words = format!(
+                    "agent file and the files that it names: more than {MAX_BYTES} bytes; make its scripts smaller, or set \
+                     another `when_changed`"
+                );
                 return Err(fault(words));
             }
             match self.versions()?.create(&*self.app, digest, version).await {

@@ -963,6 +963,10 @@ pub(crate) struct ServeArgs {
     /// Seconds that active runs get to complete after that.
     #[arg(long, value_name = "SECONDS", default_value = "30")]
     pub(crate) drain: u64,
+    /// A file of `[[budgets]]` that hold in all served agents beside their own: by default for each principal, whatever agent
+    /// it uses. Give it to workers on the same store too.
+    #[arg(long, value_name = "FILE", env = "STEPFOLD_BUDGETS")]
+    pub(crate) budgets: Option<PathBuf>,
     /// Use this model: PROVIDER:MODEL, URL#MODEL, or script:FILE.
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
@@ -976,6 +980,9 @@ pub(crate) enum TokenRole {
     /// Send messages, decide, cancel, fork and rewind.
     #[default]
     Act,
+    /// Read and raise the budgets of all users.
+    #[value(name = "raise_budgets")]
+    RaiseBudgets,
     /// Delete sessions, write shared values (`app:`), and read metrics.
     Administer,
 }
@@ -998,6 +1005,9 @@ pub(crate) struct RunArgs {
     /// The approver to record; by default the user of the system.
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<String>,
+    /// A file of `[[budgets]]` that hold beside those of the agent: that of `stepfold serve`.
+    #[arg(long, value_name = "FILE", env = "STEPFOLD_BUDGETS")]
+    pub(crate) budgets: Option<PathBuf>,
     /// The action while another process runs in the session.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) when_claimed: BusyPolicy,
@@ -1018,6 +1028,7 @@ impl RunArgs {
             mode: CassetteMode::default(),
             interactive: false,
             by: None,
+            budgets: None,
             when_claimed: BusyPolicy::default(),
             last: false,
             when_changed: None,

@@ -11,19 +11,18 @@ use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
 use stepfold::providers::GenaiPrices;
 use stepfold::runner::{
-    Budget, RETENTION_APP, RetentionPolicy, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit,
-    WhenChanged,
+    Budget, RetentionPolicy, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged,
 };
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
-    AnyStore, AppId, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
+    AnyStore, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
     SessionSchema, SessionStore as _,
 };
 use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
 
-use crate::agent_file::{AgentFile, BuiltFile};
-use crate::archive::{ARCHIVE_APP, AgentBundle, AgentFiles};
+use crate::agent_file::{AgentFile, BuiltFile, read_budgets};
+use crate::archive::{AgentBundle, AgentFiles};
 use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
@@ -115,19 +114,9 @@ impl LoadedAgent {
                 (Some(built.speakers.clone()), Some(serde_json::to_value(built.graph.shape())?))
             }
         };
-        let agent = Agent::from(built);
-        // NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
-        AppId::new(agent.name()).map_err(|error| UsageError(error.to_string()))?;
-        for (reserved, owner) in [
-            (ARCHIVE_APP, "stored versions of agents have it"),
-            (RETENTION_APP, "leases of retention have it"),
-        ] {
-            if agent.name() == reserved {
-                return Err(UsageError(format!("reserved name `{reserved}`: {owner}")).into());
-            }
-        }
-        let schema = session_schema(agent.schema(), migrations);
         let texts = AgentBundle::of(path, models.files.all());
+        let agent = texts.identify(&Agent::from(built))?;
+        let schema = session_schema(agent.schema(), migrations);
         Ok(LoadedAgent {
             agent,
             schema,
@@ -259,6 +248,7 @@ impl CommandContext {
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
         models.recall.connect(store.clone());
+        let spend_limits = spend_limits.with_file(options.and_then(|options| options.budgets.as_deref()))?;
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
@@ -472,6 +462,22 @@ pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
 pub(crate) struct SpendLimits {
     pub(crate) budgets: Vec<Budget>,
     pub(crate) rate_limits: Vec<SharedRateLimit>,
+}
+
+impl SpendLimits {
+    /// Adds the budgets of a file that hold beside those of the agent.
+    pub(crate) fn with_file(mut self, path: Option<&Path>) -> anyhow::Result<Self> {
+        for budget in path.map(read_budgets).transpose()?.into_iter().flatten() {
+            if self.budgets.iter().any(|own| own.name == budget.name) {
+                let file = path.unwrap_or(Path::new("")).display();
+                let words =
+                    format!("{file}: the agent has a budget `{}` too: rename one of them", budget.name);
+                return Err(UsageError(words).into());
+            }
+            self.budgets.push(budget);
+        }
+        Ok(self)
+    }
 }
 
 /// Adds the budgets and rate limits of a file, at its prices; models that it has no prices of have those of the table that is

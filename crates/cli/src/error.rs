@@ -102,7 +102,9 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The advice about a changed agent in options of the command, where the library names its methods.
 pub(crate) fn in_options(words: &str) -> String {
-    words.replace("`with_changed_agent()`", "--with-changed-agent").replace("`abandon()`", "--abandon")
+    let words =
+        words.replace("`with_changed_agent()`", "--with-changed-agent").replace("`abandon()`", "--abandon");
+    words.replace("register a migration", "set `migrate` of the key in the agent file")
 }
 
 /// The text of an error for users of the command, with advice in terms of the command line.

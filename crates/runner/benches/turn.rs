@@ -9,7 +9,7 @@
 //! For a program that counts instructions, `--count WHAT TIMES` does one thing so often and nothing else: `run`, a turn of one
 //! call in a new session in memory; `step`, a step of a run in memory; `calls` and `calls-sqlite`, a turn of 64 calls; `reopen` and
 //! `reopen-sqlite`, a turn in a session of 10,000 messages that is opened for it; `budgets0-sqlite`, `budgets1-sqlite` and
-//! `budgets3-sqlite`, a step of a run with so many budgets.
+//! `budgets3-sqlite`, a step of a run with so many budgets, and `-flushed` in place of `-sqlite` with each commit flushed.
 
 #![allow(
     clippy::disallowed_methods,
@@ -114,7 +114,8 @@ fn open(kind: &str) -> (AnyStore, Option<TempDir>) {
         return (AnyStore::new(MemoryStore::new()), None);
     }
     let folder = tempfile::tempdir().expect("a folder can be made");
-    (sqlite(folder.path(), Durability::Process), Some(folder))
+    let durability = if kind == "flushed" { Durability::Full } else { Durability::Process };
+    (sqlite(folder.path(), durability), Some(folder))
 }
 
 fn sqlite(folder: &Path, durability: Durability) -> AnyStore {

@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::{PriceSource, Prices};
 use stepfold_trim::TokenCounter;
 
-use crate::budget::{Budget, BudgetPolicies, SharedRateLimit};
+use crate::budget::{Budget, BudgetPolicies, RefusedRequests, SharedRateLimit};
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
@@ -364,6 +364,7 @@ impl RunnerBuilder {
             abandon_after,
             when_changed,
             budgets,
+            refused: RefusedRequests::default(),
             redaction,
             retention,
             retained: RetentionCounters::default(),

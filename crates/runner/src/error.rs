@@ -289,9 +289,47 @@ pub enum RunnerErrorKind {
         /// Whether a message was stored.
         is_accepted: bool,
     },
+    /// A runner has no budget of this name for the user, the session and the run that are given.
+    #[error(
+        "unknown budget `{budget}`{}; the budget of a user, a session or a run needs the user, the session or the run",
+        listed_budgets(available)
+    )]
+    UnknownBudget {
+        /// The name.
+        budget: String,
+        /// The names of those that there are.
+        available: Vec<String>,
+    },
+    /// A budget has a higher limit than the one to which it was to be raised.
+    #[error(
+        "budget `{budget}` not raised to {limit}: its limit is {current}; a limit is lowered where the budget is declared"
+    )]
+    NotRaised {
+        /// The name.
+        budget: String,
+        /// The limit to which it was to be raised.
+        limit: String,
+        /// The limit that it has.
+        current: String,
+    },
+    /// A budget has no counter at this time: its name is too long, or the time is outside of the calendar.
+    #[error("invalid budget `{budget}`: {reason}")]
+    InvalidBudget {
+        /// The name.
+        budget: String,
+        /// The reason.
+        reason: String,
+    },
     /// A hook, an observer or a model panicked.
     #[error("invocation panicked; commits are kept, so resume it")]
     Panicked,
+}
+
+fn listed_budgets(available: &[String]) -> String {
+    match available {
+        [] => "; there is none".to_owned(),
+        _ => format!("; available: {}", available.join(", ")),
+    }
 }
 
 impl fmt::Display for RunnerError {

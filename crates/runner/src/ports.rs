@@ -24,7 +24,7 @@ pub trait WallClock: Send + Sync {
 pub trait AgentArchive: Send + Sync {
     /// Loads the agent, with its schema, whose [fingerprint](Agent::fingerprint) has this [digest](stepfold_agent_loop::Fingerprint::digest).
     ///
-    /// Returns `None` if it is unknown: the run is refused, as a run of a changed agent. The 16 agents that were used last are kept in
+    /// Returns `None` if it is unknown: the run is refused with [`PinnedAgent`](crate::RunnerErrorKind::PinnedAgent). The 16 agents that were used last are kept in
     /// memory, and are not asked for again.
     ///
     /// # Errors

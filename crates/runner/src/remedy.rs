@@ -70,6 +70,9 @@ impl RunnerError {
             | RunnerErrorKind::InvalidId { .. }
             | RunnerErrorKind::InvalidToken { .. }
             | RunnerErrorKind::NotAwaited { .. }
+            | RunnerErrorKind::UnknownBudget { .. }
+            | RunnerErrorKind::NotRaised { .. }
+            | RunnerErrorKind::InvalidBudget { .. }
             | RunnerErrorKind::Diverged { .. } => Remedy::Never,
         }
     }
@@ -84,6 +87,24 @@ impl RunnerError {
             | RunnerErrorKind::Recover { .. } => true,
             RunnerErrorKind::Store { source, .. } => {
                 source.kind() == ErrorKind::Incompatible || matches!(**source, SessionError::Stored { .. })
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the last run is one that another version of the agent may continue: the agent has changed, its own one cannot be
+    /// loaded, or a stored value does not fit the schema. Decisions and outcomes for it are stored.
+    pub fn is_of_other_agent(&self) -> bool {
+        let is_changed =
+            matches!(self.kind, RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. });
+        is_changed || self.is_incompatible_value()
+    }
+
+    /// Whether a stored value does not fit the schema of the agent.
+    pub(crate) fn is_incompatible_value(&self) -> bool {
+        match &self.kind {
+            RunnerErrorKind::Store { source, .. } => {
+                matches!(**source, SessionError::SchemaMismatch { .. } | SessionError::Migration { .. })
             }
             _ => false,
         }

@@ -190,6 +190,8 @@ impl CheckedRun {
             _ if self.is_pinned => UpgradeStatus::Pinned,
             Some(RunnerError { kind: RunnerErrorKind::PinnedAgent { .. }, .. }) | None => {
                 match (self.upgrade.is_unchanged(), self.upgrade.is_ahead_only()) {
+                    // An agent that cannot be loaded is another one than that of today, which could not read the run.
+                    (true, _) if self.error.is_some() => UpgradeStatus::Unreadable,
                     (true, _) => UpgradeStatus::Unchanged,
                     (false, true) => UpgradeStatus::Compatible,
                     (false, false) => UpgradeStatus::Touched,
@@ -219,6 +221,8 @@ impl CheckedRun {
             RunnerErrorKind::PinnedAgent { source, .. } => {
                 format!("its own agent cannot be loaded: {source}")
             }
+            // The status says it.
+            RunnerErrorKind::Store { source, .. } => source.to_string(),
             kind => kind.to_string(),
         });
         words.into_iter().chain(error).collect()

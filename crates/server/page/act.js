@@ -5,6 +5,7 @@ import * as store from "./store.js";
 import { typed } from "./json.js";
 import { know, lookedAt } from "./store.js";
 import { callText, reason } from "./rows.js";
+import { Raise } from "./spend.js";
 import { cut, editable } from "./text.js";
 
 /** Whether the run is unfinished and requires no decision. */
@@ -26,6 +27,8 @@ export function Stopped() {
   const last = know.rows.at(-1);
   // A brief row has its beginning only.
   useEffect(() => void (last?.failure && store.fill(know.rows.length - 1, know.rows.length)), [last]);
+  const { budget } = know.detail ?? {};
+  if (budget) return html`The run waits: <span dir="auto">${budget.text}</span>. Resume tries again. <${Raise} budget=${budget} session=${know.view.session} done=${store.readDetail} />`;
   if (last?.failure) return html`The run failed: <span class="wrong" dir="auto">${cut(reason(last.failure), 300)}</span> Resume tries again.`;
   const calls = cut(open.map(callText).join(", "), 120);
   const before = html`<code>${calls}</code>${calls.endsWith("…") ? "" : "."}`;

@@ -12,6 +12,7 @@ import { Inspector } from "./inspector.js";
 import { Requests } from "./requests.js";
 import { Scrubber } from "./scrubber.js";
 import { Sessions } from "./sessions.js";
+import { Spend } from "./spend.js";
 import { Timeline } from "./timeline.js";
 import { Usage } from "./usage.js";
 
@@ -25,7 +26,7 @@ const status = () => {
   const { detail } = know;
   if (!detail) return "";
   if (detail.running) return "running";
-  if (detail.pending?.length) return "waiting";
+  if (detail.pending?.length || detail.budget) return "waiting";
   if (detail.status === "invalid") return "invalid";
   const kind = know.rows.at(-1)?.kind ?? "";
   if (!detail.unfinished) return "idle";
@@ -46,19 +47,19 @@ function App() {
     <header>
       <a class="brand" href="#/" onClick=${(event) => { event.preventDefault(); store.go({ session: undefined }); }}><b>stepfold</b><span class="back">‹ Sessions</span><span class="hidden"> studio: all sessions</span></a>
       ${session && html`<h1 dir="auto">${session}</h1><span class=${`status ${status()}`} role="status">${know.link === "lost" ? "reconnecting…" : status()}</span>${know.detail?.imported && html`<span class="quiet" title=${`Steps up to v${know.detail.imported.version} are what a file says, also of authors and decisions.`}>imported by ${know.detail.imported.by}</span>`}<${Actions} />`}
-      <button type="button" class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
+      <button class="plain help" aria-label="Keyboard shortcuts" onClick=${() => open("help")}>?</button>
     </header>
     <${Sessions} />
     <main>
-      ${why ? html`<${Nowhere} why=${why} />` : !session ? (view.experiment === undefined ? html`<${Welcome} />` : html`<${Experiments} />`)
+      ${why ? html`<${Nowhere} why=${why} />` : !session ? (view.spend !== undefined ? html`<${Spend} />` : view.experiment === undefined ? html`<${Welcome} />` : html`<${Experiments} />`)
       : html`<${Scrubber} /><${Requests} />
-        <div class="tabs" role="tablist" aria-label="Views">${tabs().map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
+        <div class="tabs" role="tablist" aria-label="Views">${tabs().map(([name, word]) => html`<button role="tab" id=${`tab-${name}`} aria-controls="main" aria-selected=${view.tab === name} tabindex=${view.tab === name ? 0 : -1}
           onClick=${() => store.go({ tab: name })} onKeyDown=${sideways}>${word}</button>`)}</div>
         <div class="body" role="tabpanel" id="main" aria-labelledby=${`tab-${view.tab}`}>${TABS.map(([name, , View]) => view.tab === name && html`<${View} key=${session} />`)}</div>
         <${Composer} key=${session} />`}
     </main>
     ${session && html`<${Inspector} />`}
-    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}><span dir="auto">${know[which].text}</span> <button type="button" class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
+    <div class="notes" role="status">${/** @type {const} */ (["trouble", "note"]).map((which) => know[which] && html`<p class=${know[which].bad ? "note bad" : "note"}><span dir="auto">${know[which].text}</span> <button class="link" onClick=${() => { know[which] = null; store.changed(); }}>Close</button></p>`)}</div>
     <${Dialogs} key=${know.dialog} />
   </div>`;
 }
@@ -77,16 +78,16 @@ function lost() {
 
 /** @param {{ why: any }} props */
 const Nowhere = ({ why }) => html`<div class="empty" role="alert"><h1>Nothing here</h1><p>${why}</p>
-  <button type="button" class="main" onClick=${() => store.go({ app: know.app?.app ?? know.apps[0]?.app, session: undefined })}>All sessions</button></div>`;
+  <button class="main" onClick=${() => store.go({ app: know.app?.app ?? know.apps[0]?.app, session: undefined })}>All sessions</button></div>`;
 
 /** Without a session: what there is to do. Without an agent, nothing can be created. */
 function Welcome() {
-  if (!know.app) return know.ready && html`<div class="empty"><h1>No agent</h1><p>${know.trouble ? "The agents could not be read." : "The server has none for you."}</p><button type="button" class="main" onClick=${() => store.enter()}>Try again</button></div>`;
+  if (!know.app) return know.ready && html`<div class="empty"><h1>No agent</h1><p>${know.trouble ? "The agents could not be read." : "The server has none for you."}</p><button class="main" onClick=${() => store.enter()}>Try again</button></div>`;
   const stopped = know.apps.flatMap(({ app }) => (know.stopped[app] ?? []).slice(0, 5).map((row) => ({ ...row, app })));
   return html`<div class="empty"><h1>${know.view.app}</h1><${About} />
     <p>A session is a sequence of steps, and every step is kept. Open one and drag the bar above its steps to go back. Each value of the state names the call that wrote it. <b>Fork here</b> continues from any step without repeating finished calls.</p>
-    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button type="button" class="link" onClick=${() => store.go({ app: row.app, session: row.id })}>${row.id}</button>${row.app === know.view.app ? "" : ` of ${row.app}`} ${STOPPED[store.statusOf(row)]}<br />`)}</p>`}
-    <button type="button" class="main" onClick=${() => open("new")}>New session</button> <button type="button" onClick=${() => store.go({ experiment: "" })}>Experiments</button></div>`;
+    ${stopped.length > 0 && html`<p>${stopped.map((row) => html`<button class="link" onClick=${() => store.go({ app: row.app, session: row.id })}>${row.id}</button>${row.app === know.view.app ? "" : ` of ${row.app}`} ${STOPPED[store.statusOf(row)]}<br />`)}</p>`}
+    <button class="main" onClick=${() => open("new")}>New session</button> <button onClick=${() => store.go({ experiment: "" })}>Experiments</button> <button onClick=${() => store.go({ spend: "" })}>Spend</button></div>`;
 }
 
 /** What the agent is, and what it works with. */

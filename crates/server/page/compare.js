@@ -11,7 +11,7 @@ export function Compare() {
   useEffect(() => {
     if (other && know.comparison?.with !== other) compareWith(other);
   }, [other, know.view.session]);
-  if (!other) return html`<div class="empty"><h2>Compare two runs</h2><p>See two sessions side by side, from the version up to which they are the same.</p><button type="button" class="main" onClick=${() => open("compare")}>Choose a session</button></div>`;
+  if (!other) return html`<div class="empty"><h2>Compare two runs</h2><p>See two sessions side by side, from the version up to which they are the same.</p><button class="main" onClick=${() => open("compare")}>Choose a session</button></div>`;
   const found = know.comparison;
   if (!found || found.busy) return html`<p class="quiet">…</p>`;
   const { left, right, aligned } = found;
@@ -22,7 +22,7 @@ export function Compare() {
   const first = aligned.find((pair) => !pair.same);
   return html`<div class="compare" tabindex="0" role="region" aria-label="Comparison">
     <p>${found.common ? `Shared history: v1 to v${found.common}. ` : "No shared history. "}${first ? `First difference: ${[here.get(first.left ?? 0), there.get(first.right ?? 0)].map((row) => (row ? `v${row.version} ${kindWord(row)}` : "the end")).join(" here, ")} there.` : "There is no difference."}</p>
-    <table><thead><tr><th>${know.view.session}</th><th><button class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>${other}</button> · <button type="button" class="link" onClick=${() => open("compare")}>choose another</button></th></tr></thead>
+    <table><thead><tr><th>${know.view.session}</th><th><button class="link" onClick=${() => go({ session: other, tab: "timeline", compare: undefined })}>${other}</button> · <button class="link" onClick=${() => open("compare")}>choose another</button></th></tr></thead>
       <tbody>${aligned.slice(0, 400).map((pair) => html`<tr class=${pair.same ? "same" : "different"}><td><${Side} row=${here.get(pair.left ?? 0)} find=${find(left)} /></td><td><${Side} row=${there.get(pair.right ?? 0)} find=${find(right)} session=${other} /></td></tr>`)}</tbody></table>
     <h2>State</h2>
     ${found.changed?.length ? html`<table><thead><tr><th>key</th><th>${know.view.session}</th><th>${other}</th></tr></thead><tbody>
@@ -32,5 +32,5 @@ export function Compare() {
 
 /** @param {{ row?: import("./types").Row, find: (id: string) => any, session?: string }} props */
 function Side({ row, find, session }) {
-  return row ? html`<button type="button" class="link" onClick=${() => go(session ? { session, at: row.version } : { at: row.version, tab: "timeline" })}>v${row.version}</button> <b>${kindWord(row)}</b> <bdi>${cut(line(row, find), 200)}</bdi>` : "";
+  return row ? html`<button class="link" onClick=${() => go(session ? { session, at: row.version } : { at: row.version, tab: "timeline" })}>v${row.version}</button> <b>${kindWord(row)}</b> <bdi>${cut(line(row, find), 200)}</bdi>` : "";
 }

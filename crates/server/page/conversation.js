@@ -23,7 +23,7 @@ export function Conversation() {
   }, [at, pages, know.rows.length]);
   if (!rows.length) return html`<div class="empty"><h2>No messages yet</h2><p>Write one below.</p></div>`;
   return html`<div class="conversation" tabindex="0" role="region" aria-label="Conversation">
-    ${rows.length > shown.length && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
+    ${rows.length > shown.length && html`<button class="link" onClick=${() => setPages(pages + 1)}>Show earlier messages</button>`}
     ${shown.map((row) => html`<${Said} key=${row.version} row=${row} />`)}
     ${know.view.at === undefined && know.unfinished.text && html`<article class="said assistant live"><h2>${know.app?.agent ?? "agent"}</h2><${Prose} text=${know.unfinished.text} /></article>`}
   </div>`;
@@ -34,7 +34,7 @@ function Said({ row }) {
   const said = text(row);
   const { calls = [], outcomes = [] } = row;
   const used = [...(row.decisions || row.edited || row.failure ? [line(row, (id) => callOf(id, placeOf(row.version)))] : [])];
-  const version = html`<button type="button" class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button>`;
+  const version = html`<button class="link quiet" onClick=${() => step(row.version)}>v${row.version}</button>`;
   return html`${said && html`<article class=${`said ${row.author === "user" ? "user" : "assistant"}`}><h2>${row.author} ${version}</h2><${Prose} text=${said} /></article>`}
     <${Used} version=${version} what="calls" names=${calls.map((call) => call.name)} lines=${calls.map((call) => () => callText(call))} />
     <${Used} version=${version} what="results" names=${outcomes.map((one) => one.name)} lines=${outcomes.map((one) => () => `${one.name} → ${short(one.error ?? one.result)}`)} />
@@ -45,7 +45,7 @@ function Said({ row }) {
 function Used({ version, what, names, lines }) {
   const [isOpen, setOpen] = useState(false);
   const isGroup = lines.length > FEW;
-  return html`${isGroup && html`<p class="used">${version} <button type="button" class="link" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"} ${lines.length} ${what}: ${tally(names)}</button></p>`}
+  return html`${isGroup && html`<p class="used">${version} <button class="link" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${isOpen ? "▾" : "▸"} ${lines.length} ${what}: ${tally(names)}</button></p>`}
     ${(isOpen || !isGroup) && lines.map((line) => html`<p class="used">${isGroup ? html`<span></span>` : version} <code dir="auto">${cut(line(), 400)}</code></p>`)}`;
 }
 
@@ -73,7 +73,7 @@ export function Seen() {
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <details class="offered"><summary class="link">${found.tools.length} tools offered</summary>${found.tools.map((tool) => html`<div class="call"><h3><b>${tool.name}</b> <span class="quiet">${count(tool.tokens)} tokens</span></h3><p dir="auto">${tool.description}</p><${Value} value=${tool.parameters} /></div>`)}</details>
     ${instructions && html`<article class="said system"><h2>instructions, as rendered</h2><${Prose} text=${instructions} /></article>`}
-    ${all.length > shown.length && html`<p class="gap"><button type="button" class="link" onClick=${() => setPages({ at, count: (isAt ? pages.count : 1) + 1 })}>Show earlier messages: ${count(all.length - shown.length)} more</button></p>`}
+    ${all.length > shown.length && html`<p class="gap"><button class="link" onClick=${() => setPages({ at, count: (isAt ? pages.count : 1) + 1 })}>Show earlier messages: ${count(all.length - shown.length)} more</button></p>`}
     ${shown.map((one, index) => ("from" in one ? html`<${Gap} key=${all.length - shown.length + index} gap=${one} />`
     : html`<${Shown} key=${all.length - shown.length + index} message=${one.message} kind=${one.source === "summary" ? "summary" : one.message.role} more=${`${one.source === "summary" ? "the summary · " : ""}${count(one.tokens)} tokens`} />`))}
     ${found.reply && html`<${Answer} at=${found.reply} />`}
@@ -105,7 +105,7 @@ function Answer({ at }) {
 function NotAsked({ why, at }) {
   const reply = know.rows.findLast((row) => row.kind === "replied" && row.version <= at) ?? know.rows.find((row) => row.kind === "replied");
   return html`<div class="empty"><h2>No model was asked for this commit</h2><p>${why}</p>
-    ${reply && reply !== rowAt(at) && html`<button type="button" class="main" onClick=${() => step(reply.version)}>Go to v${reply.version}, a reply</button>`}</div>`;
+    ${reply && reply !== rowAt(at) && html`<button class="main" onClick=${() => step(reply.version)}>Go to v${reply.version}, a reply</button>`}</div>`;
 }
 
 /** Messages that were left out: they are in the page when they are wanted. @param {{ gap: import("./types").Gap }} props */
@@ -114,7 +114,7 @@ function Gap({ gap }) {
   const many = gap.to - gap.from;
   return html`<details class="gap" onToggle=${(event) => setPages(event.currentTarget.open ? Math.max(pages, 1) : 0)}><summary class="link">${count(many)} message${many > 1 ? "s" : ""} left out${gap.summarised ? ", in the summary" : ""}</summary>
     ${gap.messages.slice(0, PAGE * pages).map((message) => html`<${Shown} message=${message} more="not shown" />`)}
-    ${pages > 0 && gap.messages.length > PAGE * pages && html`<button type="button" class="link" onClick=${() => setPages(pages + 1)}>Show more: ${count(gap.messages.length - PAGE * pages)}</button>`}</details>`;
+    ${pages > 0 && gap.messages.length > PAGE * pages && html`<button class="link" onClick=${() => setPages(pages + 1)}>Show more: ${count(gap.messages.length - PAGE * pages)}</button>`}</details>`;
 }
 
 /** @param {{ message: Message, more: string, kind?: string }} props */

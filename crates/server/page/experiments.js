@@ -63,7 +63,7 @@ function Cell({ of, results, open, isOpen }) {
   if (!result) return "";
   const [mark, word] = MARKS[result.status];
   const passed = results.filter(({ status }) => status === "passed").length;
-  return html`<button type="button" class=${`mark ${result.status}`} aria-expanded=${isOpen} title=${result.why || word} onClick=${() => open(isOpen ? null : { ...result, name: of })}>${mark} <span>${results.length > 1 ? `${passed}/${results.length}` : word}</span></button>`;
+  return html`<button class=${`mark ${result.status}`} aria-expanded=${isOpen} title=${result.why || word} onClick=${() => open(isOpen ? null : { ...result, name: of })}>${mark} <span>${results.length > 1 ? `${passed}/${results.length}` : word}</span></button>`;
 }
 
 /** The recorded turn beside the candidate’s. @param {{ result: any }} props */
@@ -81,5 +81,5 @@ function Turns({ result }) {
 /** The session that a case was taken from, by its name. @param {{ name: string }} props */
 function Source({ name }) {
   const [, user, session, version] = name.match(/^(.+?)\/(.+)\/(\d+)$/) ?? [];
-  return user === know.me?.user && html`<button type="button" class="link" onClick=${() => go({ experiment: undefined, session, at: Number(version) })}>Open the session</button>`;
+  return user === know.me?.user && html`<button class="link" onClick=${() => go({ experiment: undefined, session, at: Number(version) })}>Open the session</button>`;
 }

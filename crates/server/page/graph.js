@@ -138,7 +138,7 @@ export function Graph() {
     </svg>
     <div class="tables"><table><thead><tr><th>node</th><th>done</th><th>failed</th><th>last</th></tr></thead><tbody>
       ${shape.nodes.map((/** @type {any} */ { name }) => html`<tr><td>${name}</td><td>${done[name]?.done ?? 0}</td><td>${done[name]?.failed ?? 0}</td>
-        <td>${done[name]?.version ? html`<button type="button" class="link" onClick=${() => step(done[name].version)}>v${done[name].version}</button>` : ""}</td></tr>`)}</tbody></table>
+        <td>${done[name]?.version ? html`<button class="link" onClick=${() => step(done[name].version)}>v${done[name].version}</button>` : ""}</td></tr>`)}</tbody></table>
     ${Array.isArray(tasks) && tasks.length > 0 && html`<table><caption>Tasks${progress === undefined ? "" : `: ${progress} %`}</caption><tbody>
       ${tasks.map((task) => html`<tr><td dir="auto">${short(task.title ?? task.id)}</td><td>${short(task.status ?? "pending")}</td></tr>`)}</tbody></table>`}</div>
   </div>`;

@@ -10,7 +10,7 @@ export function Inspector() {
   const { panel } = know.view;
   return html`<section class="inspector" aria-label="Inspector">
     <div class="tabs" role="tablist" aria-label="What is inspected">
-      ${[["state", "State"], ["step", "Step"]].map(([name, word]) => html`<button type="button" role="tab" id=${`tab-${name}`} aria-controls="inspected"
+      ${[["state", "State"], ["step", "Step"]].map(([name, word]) => html`<button role="tab" id=${`tab-${name}`} aria-controls="inspected"
         aria-selected=${panel === name} tabindex=${panel === name ? 0 : -1} onClick=${() => go({ panel: name }, true)} onKeyDown=${(event) => {
           if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
             event.stopPropagation();
@@ -53,7 +53,7 @@ function Entry({ name, now, before }) {
   const toggle = () => go({ key: isOpen ? undefined : name }, true);
   const handler = last?.handler ?? know.app?.schema?.keys?.[name]?.handler;
   return html`<div class=${`entry${isChanged ? " changed" : ""}`}>
-    <dt><button type="button" class="key" aria-expanded=${isOpen} title=${know.app?.schema?.keys?.[name]?.description ?? ""}
+    <dt><button class="key" aria-expanded=${isOpen} title=${know.app?.schema?.keys?.[name]?.description ?? ""}
       onClick=${toggle}>${name}</button>
       ${isShared && html`<span class="tag" title="Shared with other sessions: the value as it is now, not at this version">${scope} scope · current value</span>`}</dt>
     <dd>${isChanged && !isShared && html`<span class="before"><${Value} value=${before.values[name]} most=${600} /></span><span aria-label="becomes" class="arrow"> → </span>`}<${Value} value=${value} most=${isOpen ? 20_000 : 600} /></dd>
@@ -72,8 +72,8 @@ const by = (write) => {
 };
 
 /** @param {{ origin: import("./types").Origin, open: () => void }} props */
-const Blame = ({ origin, open }) => html`<button type="button" class="link" onClick=${() => { step(origin.version); go({ panel: "step" }, true); }}>v${origin.version} · ${by(origin) ?? wordOf(origin.kind)}</button>
-  <span> · ${origin.handler ? words(origin.handler) : "removed"}${origin.writes > 1 && html` · <button type="button" class="link" onClick=${open}>${origin.writes} writes</button>`}</span>`;
+const Blame = ({ origin, open }) => html`<button class="link" onClick=${() => { step(origin.version); go({ panel: "step" }, true); }}>v${origin.version} · ${by(origin) ?? wordOf(origin.kind)}</button>
+  <span> · ${origin.handler ? words(origin.handler) : "removed"}${origin.writes > 1 && html` · <button class="link" onClick=${open}>${origin.writes} writes</button>`}</span>`;
 
 /** Every write of a key until the version. @param {{ name: string }} props */
 function History({ name }) {
@@ -83,7 +83,7 @@ function History({ name }) {
   if (history?.key !== name || !history.writes) return html`<p class="quiet">…</p>`;
   if (!history.writes.length) return html`<p class="quiet">No write in the versions that are kept.</p>`;
   return html`<ol class="history" aria-label=${`Writes of ${name}`}>${history.writes.slice(-200).reverse().map((write) => html`<li>
-    <button type="button" class="link" onClick=${() => step(write.version)}>v${write.version}</button>
+    <button class="link" onClick=${() => step(write.version)}>v${write.version}</button>
     <span class="quiet"> ${by(write) ?? wordOf(write.kind)} · ${write.handler ? words(write.handler) : "removed"} </span>
     ${"after" in write ? html`<span class="before"><${Value} value=${write.before} most=${200} /> → </span><${Value} value=${write.after} most=${300} />` : html`<${Value} value=${write.value} most=${300} />`}</li>`)}</ol>`;
 }
@@ -110,12 +110,12 @@ function Step() {
     ${row.asked?.map(({ call, message }) => html`<${Call} call=${call} of=${row} />${message && html`<p dir="auto">${message}</p>`}`)}
     ${row.calls?.filter((call) => !row.asked?.some((request) => request.call.id === call.id)).map((call) => html`<${Call} call=${call} of=${row} />`)}
     ${row.outcomes?.map((outcome) => html`<${Outcome} outcome=${outcome} />`)}
-    ${row.outcomes?.some((one) => one.kind === "tool") && html`<button type="button" class="link" onClick=${() => open("results")}>Edit a result…</button>`}
+    ${row.outcomes?.some((one) => one.kind === "tool") && html`<button class="link" onClick=${() => open("results")}>Edit a result…</button>`}
     ${row.decisions?.map((one) => html`<div class="call"><h3><b>decision</b> <span class="quiet">${nameOf(one.request).replaceAll("/", " › ")}</span></h3><p dir="auto">${decided(one, find)}</p></div>`)}
     ${Object.entries(row.edited?.arguments ?? {}).map(([call, given]) => html`<div class="call"><h3><b>${find(call)?.name}</b> <span class="quiet">${call} · new arguments</span></h3><${Value} value=${given} /></div>`)}
     ${Object.entries(row.edited?.results ?? {}).map(([call, result]) => html`<div class="call"><h3><b>new result</b> <span class="quiet">${call}</span></h3><${Value} value=${result} /></div>`)}
     ${row.writes?.length > 0 && html`<h3>Writes</h3><ul class="writes">${row.writes.map((write) => html`<li>
-      <button type="button" class="link" onClick=${() => go({ panel: "state", key: write.key }, true)}>${write.key}</button><span class="quiet"> ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${600} /></li>`)}</ul>`}
+      <button class="link" onClick=${() => go({ panel: "state", key: write.key }, true)}>${write.key}</button><span class="quiet"> ${write.handler ? words(write.handler) : "removed"} </span><${Value} value=${write.value} most=${600} /></li>`)}</ul>`}
   </div>`;
 }
 

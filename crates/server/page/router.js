@@ -11,6 +11,7 @@
  * @property {string} [key] the key whose writes are listed
  * @property {string} [compare] the session that is compared with
  * @property {string} [experiment] the experiment that is looked at; empty for the newest one
+ * @property {string} [spend] the groups of the spend that is looked at; empty for sessions
  * @property {string} [invalid] the address, if it cannot be read
  */
 
@@ -42,6 +43,7 @@ export function read(hash) {
     key: found.get("key") ?? undefined,
     compare: found.get("with") ?? undefined,
     experiment: found.get("experiment") ?? undefined,
+    spend: found.get("spend") ?? undefined,
     invalid: parts ? undefined : hash,
   };
 }
@@ -55,6 +57,7 @@ export function write(view) {
   if (view.key) query.set("key", view.key);
   if (view.compare) query.set("with", view.compare);
   if (view.experiment !== undefined) query.set("experiment", view.experiment);
+  if (view.spend !== undefined) query.set("spend", view.spend);
   const path = [view.app, view.session].filter(Boolean).map((part) => encodeURIComponent(part ?? "")).join("/");
   const text = query.toString();
   return `#/${path}${text ? `?${text}` : ""}`;

@@ -64,7 +64,7 @@ export function Scrubber() {
     to();
   };
   return html`<div class="scrubber">
-    <button type="button" class="plain" aria-label="Step back" onClick=${() => step(at - 1)} disabled=${index === 0}>‹</button>
+    <button class="plain" aria-label="Step back" onClick=${() => step(at - 1)} disabled=${index === 0}>‹</button>
     <div class="track" ref=${track} role="slider" tabindex="0" aria-label="Version" aria-valuemin=${rows[0].version} aria-valuemax=${know.version}
       aria-valuenow=${at} aria-valuetext=${`version ${at} of ${know.version}: ${kindWord(row)}`} onPointerDown=${drag} onPointerMove=${drag} onKeyDown=${pressed}>
       <svg viewBox=${`0 0 ${drawn.columns} 32`} preserveAspectRatio="none" aria-hidden="true">
@@ -74,9 +74,9 @@ export function Scrubber() {
       <i class="after" style=${{ left: `${((index + 1) / wide) * 100}%` }}></i>
       <i class="thumb" style=${{ left: `${((index + 0.5) / wide) * 100}%` }}></i>
     </div>
-    <button type="button" class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
+    <button class="plain" aria-label="Step on" onClick=${() => step(at + 1)} disabled=${at >= know.version}>›</button>
     <p class="where"><b>v${at}</b> of ${know.version}<span class="quiet"> · ${kindWord(row)} · ${moment(row.at)}</span>
-      ${know.view.at !== undefined && html` <button type="button" class="link" onClick=${() => step(know.version)}>to the newest</button>`}
+      ${know.view.at !== undefined && html` <button class="link" onClick=${() => step(know.version)}>to the newest</button>`}
       <span class="legends" aria-hidden="true">${[["replied", "model"], ["answered", "tools"], ["other", "other"]].map(([kind, word]) => html`<span class=${know.view.key ? "aside" : ""}><svg class="legend"><rect class=${`c-${kind}`} width="9" height="9" /></svg> ${word} </span>`)}${know.view.key ? html`<svg class="legend"><rect class="c-wrote" width="9" height="9" /></svg> writes of ${cut(know.view.key, 24)}` : html`<span class="aside">· height: duration</span>`}</span></p>
   </div>`;
 }

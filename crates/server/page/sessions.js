@@ -30,7 +30,7 @@ export function Sessions() {
         open(found[0].id);
         search("");
       }} />
-      <button type="button" disabled=${!know.app} onClick=${() => openDialog("new")} title="n">New</button>
+      <button disabled=${!know.app} onClick=${() => openDialog("new")} title="n">New</button>
     </div>
     <${Upgrade} />
     ${!found.length && know.app && html`<p class="quiet">${know.search ? "No session fits." : "No session yet: make one with New."}</p>`}
@@ -42,6 +42,6 @@ export function Sessions() {
       }}>
       <span class="line"><span class="name" title=${`${row.id}, ${moment(row.updated)}`}>${row.id.length > 20 ? html`<span>${row.id.slice(0, -8)}</span><span>${row.id.slice(-8)}</span>` : html`<span>${row.id}</span>`}</span> <span class="under right">v${row.version}</span></span>
       <span class="line"><span class="under" dir="auto">${row.imported ? `imported by ${row.imported.by} · ` : ""}${row.parent ? `↳ ${row.parent.id} v${row.parent.version}` : row.title || moment(row.updated)}</span><span class=${`right status ${statusOf(row)}`}>${statusOf(row)}</span></span></a></li>`)}</ul>
-    ${know.more && html`<button type="button" class="link" onClick=${() => listSessions(true)}>More</button>`}
+    ${know.more && html`<button class="link" onClick=${() => listSessions(true)}>More</button>`}
   </nav>`;
 }

@@ -13,7 +13,7 @@ export interface SessionRow { id: string; version: number; oldest: number; creat
 export interface Changed { app: string; id: string; version: number; status: Status }
 export interface Call { id: string; name: string; arguments: Json }
 export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; times?: number; warnings?: string[]; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
-export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; invalid?: string; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
+export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; invalid?: string; budget?: { name: string; scope: string; unit: string; spent: number; reserved: number; limit: number; text: string }; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
 export interface Item { call_id: string; name: string; kind: "tool" | "node"; place: number }
 export interface Usage { input_tokens: number; output_tokens: number; cached_input_tokens: number; reasoning_tokens: number }
 export interface CachedRequest { version: number; model?: string; tokens: number; shared_tokens: number; lost_tokens: number; broken_by?: string; input_tokens: number; cached_input_tokens: number }
@@ -34,7 +34,7 @@ export interface State { version: number; values: Record<string, Json>; origin?:
 export interface BlamedWrite extends Write { version: number; kind: string; at: string; before?: Json; after?: Json }
 export interface Comparison { common: number; left: Row[]; right: Row[]; aligned: { left?: number; right?: number; same: boolean }[]; first?: string | null; changed: { key: string; before?: Json; after?: Json }[] }
 export interface Shape { name: string; nodes: { name: string; agent?: string; is_tracked: boolean }[]; edges: { from: string; to: string; kind: string; of?: string }[] }
-export interface Me { user: string; name: string; role: "read" | "act" | "administer" }
+export interface Me { user: string; name: string; role: "read" | "act" | "raise_budgets" | "administer" }
 
 /** The unfinished runs that an earlier version of the agent began. */
 export interface Upgrade { refused: number; has_more: boolean; runs: { user: string; session: string; status: string; continues: boolean; reasons: string[] }[] }

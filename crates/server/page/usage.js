@@ -35,11 +35,14 @@ export function Usage() {
   if (!bins.length) return html`<div class="empty"><h2>No model calls yet</h2><p>Tokens, latency and cost of each model call are drawn here.</p></div>`;
   const facts = [["model calls", count(replies)], ["input tokens", count(total.input)], ["output tokens", count(total.output)], ["cached input", count(total.cached)],
     ["model time", duration(total.us)], ["cost", isPriced ? money(total.cost) : "unknown: the server has no prices"]];
+  const current = bins.findLastIndex((bin) => bin.version <= lookedAt());
+  /** @param {string} title @param {Record<string, (bin: Bin) => number>} of @param {(value: number) => string} words */
+  const chart = (title, of, words) => html`<${Chart} title=${title} by="reply" bins=${bins} of=${of} words=${words} name=${(/** @type {Bin} */ bin) => `v${bin.version}`} current=${current} pick=${(/** @type {Bin} */ bin) => step(bin.version)} />`;
   return html`<div class="usage" tabindex="0" role="region" aria-label="Usage">
     <dl class="totals">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <${Chart} title="Tokens" bins=${bins} of=${{ input: (/** @type {Bin} */ bin) => bin.input, output: (/** @type {Bin} */ bin) => bin.output }} words=${count} />
-    <${Chart} title="Latency" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.us }} words=${duration} />
-    ${isPriced && html`<${Chart} title="Cost" bins=${bins} of=${{ output: (/** @type {Bin} */ bin) => bin.cost }} words=${money} />`}
+    ${chart("Tokens", { input: (bin) => bin.input, output: (bin) => bin.output }, count)}
+    ${chart("Latency", { output: (bin) => bin.us }, duration)}
+    ${isPriced && chart("Cost", { output: (bin) => bin.cost }, money)}
     <p class="quiet">Each bar is ${each > 1 ? `${each} model calls` : "a model call"}; click to go there. Rewound calls count: they were paid.</p>
     <${PromptCache} replies=${replies} />
   </div>`;
@@ -61,27 +64,26 @@ function PromptCache({ replies }) {
   return html`<section class="cache"><h2>Prompt cache</h2>
     <p class="quiet">${count(requests.length - breaks.length)} of ${count(requests.length)} requests begin as the one before, or are the first.${breaks.length > 0 && ` What broke the others left about ${count(lost)} tokens in the cache that were not used again${paid > 0 ? `: up to ${money(paid)} more than with a whole prefix` : ""}.`}</p>
     ${breaks.length > 0 && html`<div class="wide"><table><thead><tr><th>reply</th><th>broken by</th><th>shared</th><th>left unused</th><th>input</th><th>read from cache</th></tr></thead>
-      <tbody>${breaks.slice(-BREAKS).reverse().map((request) => html`<tr><td><button type="button" class="link" onClick=${() => step(request.version)}>v${request.version}</button></td><td>${request.broken_by}</td><td>${share(request)}</td><td>${count(request.lost_tokens)}</td><td>${count(request.input_tokens)}</td><td>${count(request.cached_input_tokens)}</td></tr>`)}</tbody></table></div>`}
+      <tbody>${breaks.slice(-BREAKS).reverse().map((request) => html`<tr><td><button class="link" onClick=${() => step(request.version)}>v${request.version}</button></td><td>${request.broken_by}</td><td>${share(request)}</td><td>${count(request.lost_tokens)}</td><td>${count(request.input_tokens)}</td><td>${count(request.cached_input_tokens)}</td></tr>`)}</tbody></table></div>`}
   </section>`;
 }
 
-/** @param {{ title: string, bins: Bin[], of: Record<string, (bin: Bin) => number>, words: (value: number) => string }} props */
-function Chart({ title, bins, of, words }) {
+/** Bars, each with its parts. @param {{ title: string, by: string, bins: any[], of: Record<string, (bin: any) => number>, words: (value: number) => string, name: (bin: any) => string, current?: number, pick?: (bin: any) => void, least?: number }} props */
+export function Chart({ title, by, bins, of, words, name: nameOf, current, pick, least = 1 }) {
   const parts = Object.entries(of);
-  const sum = (/** @type {Bin} */ bin) => parts.reduce((total, [, value]) => total + value(bin), 0);
+  const sum = (/** @type {any} */ bin) => parts.reduce((total, [, value]) => total + value(bin), 0);
   const most = bins.reduce((found, bin) => Math.max(found, sum(bin)), 0) || 1;
-  const wide = WIDE / Math.max(bins.length, 1);
-  const current = bins.findLastIndex((bin) => bin.version <= lookedAt());
+  const wide = WIDE / Math.max(bins.length, least);
   return html`<figure><figcaption>${title}<span class="quiet"> · max ${words(most)}</span>${parts.length > 1 && parts.map(([name]) => html` <svg class="legend" aria-hidden="true"><rect class=${name} width="9" height="9" /></svg> ${name}`)}</figcaption>
-    <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label=${`${title} by reply; max ${words(most)}`}>
+    <svg viewBox=${`0 0 ${WIDE} ${HIGH}`} preserveAspectRatio="none" role="img" aria-label=${`${title} by ${by}; max ${words(most)}`}>
       <path class="axis" d=${`M0 ${HIGH - 0.5}h${WIDE}`} />
       ${bins.map((bin, index) => {
         let y = HIGH - 1;
-        return html`<g class=${index === current ? "current" : ""} onClick=${() => step(bin.version)}><rect class="hit" x=${index * wide} y="0" width=${wide} height=${HIGH} />
+        return html`<g class=${index === current ? "current" : ""} onClick=${() => pick?.(bin)}><rect class="hit" x=${index * wide} y="0" width=${wide} height=${HIGH} />
           ${parts.map(([name, value]) => {
             const high = (value(bin) / most) * (HIGH - 8);
             y -= high;
             return html`<rect class=${name} x=${index * wide + wide * 0.12} y=${y} width=${wide * 0.76} height=${high} />`;
-          })}<title>v${bin.version}: ${words(sum(bin))}</title></g>`;
-      })}</svg><p class="quiet ends"><span>v${bins[0].version}</span><span>v${bins[bins.length - 1].version}</span></p></figure>`;
+          })}<title>${nameOf(bin)}: ${words(sum(bin))}</title></g>`;
+      })}</svg><p class="quiet ends"><span>${nameOf(bins[0])}</span><span>${nameOf(bins[bins.length - 1])}</span></p></figure>`;
 }

@@ -483,7 +483,8 @@ impl SessionError {
     }
 
     pub(crate) fn budget_exhausted(found: BudgetBalance, requested: u64, limit: u64) -> Self {
-        let BudgetBalance { budget, settled, reserved } = found;
+        let limit = found.limit(limit);
+        let BudgetBalance { budget, settled, reserved, .. } = found;
         SessionError::BudgetExhausted { budget, settled, reserved, limit, requested }
     }
 

@@ -224,11 +224,11 @@ pub use crate::store::{
     InboxKind, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers,
     MAX_BUDGET_AMOUNT, MAX_ERASURE_REASON, MAX_FAULTS, MAX_FOUND_MESSAGES, MAX_INBOX, MAX_INPUT_BYTES,
     MAX_LABELS, MAX_SEARCHED_SESSIONS, MAX_WINDOW_PARTS, NoticeSource, OutlineSessions, PruneBound,
-    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd, ReserveSpend,
-    RewindSession, ScanSessions, ScannedPage, ScannedSession, ScopeKey, SearchSessions, SessionCursor,
-    SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendRecord,
-    SpendState, StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice, StoreNotices, TakeOver,
-    Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, RaiseBudgets, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScannedSession, ScopeKey, SearchSessions,
+    SessionCursor, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts,
+    SpendRecord, SpendState, StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice,
+    StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use stepfold_state_core::json_schema::{ValueKinds, ValueType};
-use stepfold_state_core::state::{Handler, HandlerError, Issues, Schema, StateError, StoredValue, Write};
+use stepfold_state_core::state::{
+    Handler, HandlerError, Issues, KeySchema, Schema, StateError, StoredValue, Write,
+};
 
 use crate::error::SessionError;
 use crate::scope::{Scope, split};
@@ -40,6 +42,8 @@ struct SchemaInner {
     schema: Schema,
     text: Arc<str>,
     migrations: BTreeMap<String, Arc<ValueConverter>>,
+    /// Whether a value that does not fit is hidden in place of an error.
+    hides_misfits: bool,
     /// The parsed schemas of stored values, most recently used first.
     stored: Arc<Mutex<Vec<ParsedSchema>>>,
 }
@@ -60,7 +64,13 @@ impl SessionSchema {
         // NOTE: a schema has string keys and plain values, so its serialization does not fail.
         let text = serde_json::to_string(&schema).unwrap_or_default();
         let (migrations, stored) = (BTreeMap::new(), Arc::default());
-        SessionSchema(Arc::new(SchemaInner { schema, text: text.into(), migrations, stored }))
+        SessionSchema(Arc::new(SchemaInner {
+            schema,
+            text: text.into(),
+            migrations,
+            hides_misfits: false,
+            stored,
+        }))
     }
 
     /// Converts the value of a key that was stored under another type and does not fit the one declared
@@ -111,6 +121,29 @@ impl SessionSchema {
         self
     }
 
+    /// The same for a reader that needs no value: those that neither fit nor are converted are unset in place of an error.
+    /// What is stored stays.
+    ///
+    /// # Examples
+    /// ```
+    /// use serde_json::json;
+    /// use stepfold_session_scopes::{Adopted, SessionSchema};
+    /// use stepfold_state_core::state::Schema;
+    ///
+    /// let before = SessionSchema::new(Schema::builder().key::<String>("areas").build()?);
+    /// let schema = SessionSchema::new(Schema::builder().key::<u64>("areas").build()?);
+    /// let stored = json!("north").into();
+    /// assert!(schema.adopt("areas", &stored, before.text()).is_err());
+    /// assert!(matches!(schema.hiding_misfits().adopt("areas", &stored, before.text())?, Adopted::Hidden));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn hiding_misfits(&self) -> Self {
+        let mut schema = self.clone();
+        Arc::make_mut(&mut schema.0).hides_misfits = true;
+        schema
+    }
+
     /// The schema itself.
     pub fn schema(&self) -> &Schema {
         &self.0.schema
@@ -140,7 +173,21 @@ impl SessionSchema {
         // NOTE: a value that happens to fit is kept even if its type has changed: most changes of a schema only widen
         // types.
         let Err(misfit) = declared.check(&value) else { return Ok(Adopted::Same) };
-        let mismatch = |misfit| mismatch(key, &value, stored_type.as_ref(), misfit);
+        match self.convert(key, &value, declared, (stored_type, misfit)) {
+            Err(_) if self.0.hides_misfits => Ok(Adopted::Hidden),
+            adopted => adopted,
+        }
+    }
+
+    /// Converts a value that does not fit.
+    fn convert(
+        &self,
+        key: &str,
+        value: &Value,
+        declared: &KeySchema,
+        (stored_type, misfit): (Option<Value>, StateError),
+    ) -> Result<Adopted, SessionError> {
+        let mismatch = |misfit| mismatch(key, value, stored_type.as_ref(), misfit);
         let Some(convert) = self.0.migrations.get(key) else { return Err(mismatch(misfit)) };
         let converted = convert(value.clone())
             .map_err(|source| SessionError::Migration { key: key.to_owned(), source })?;

@@ -103,6 +103,26 @@ class BudgetQuestionRow(TypedDict):
     until: NotRequired[str | None]
 
 
+class BudgetRow(TypedDict):
+    """A budget in its current window."""
+
+    declared: int
+    limit: int
+    name: str
+    reserved: int
+    scope: str
+    spent: int
+    unit: str
+    until: NotRequired[str | None]
+    window: str
+
+
+class BudgetRows(TypedDict):
+    """Budgets."""
+
+    budgets: list[BudgetRow]
+
+
 class CachedRequestRow(TypedDict):
     """A request beside the one before it."""
 
@@ -549,6 +569,15 @@ class NewFile(TypedDict):
     name: NotRequired[str | None]
 
 
+class NewLimit(TypedDict):
+    """A raise of a budget's limit."""
+
+    budget: str
+    limit: int
+    session: NotRequired[str | None]
+    user: NotRequired[str | None]
+
+
 class NewMessage(TypedDict):
     """A message of the user."""
 
@@ -682,6 +711,21 @@ class QuestionRow(TypedDict):
 
     call: CallRow
     message: NotRequired[str | None]
+
+
+class RaisedRow(TypedDict):
+    """A raised budget."""
+
+    continues: bool
+    declared: int
+    limit: int
+    name: str
+    reserved: int
+    scope: str
+    spent: int
+    unit: str
+    until: NotRequired[str | None]
+    window: str
 
 
 class RefusedToolRow(TypedDict):
@@ -1055,6 +1099,14 @@ class Client:
     def read_app(self, app: str) -> AppDetail:
         """Reads an app."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}", {})
+
+    def list_budgets(self, app: str, *, session: str | None = None, user: str | None = None) -> BudgetRows:
+        """Lists budgets with their sums and limits: those of the principal's user; those that users share, and those of other users, for the role `raise_budgets`."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/budgets", {"session": session, "user": user})
+
+    def raise_budget(self, app: str, body: NewLimit) -> RaisedRow:
+        """Raises the limit of a budget for its current window, and continues a run that waits for it."""
+        return self._ask("POST", f"/api/v1/apps/{_part(app)}/budgets", {}, body)
 
     def add_cases(self, app: str, body: NewCases) -> AddedCases:
         """Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator."""

@@ -126,6 +126,33 @@ export interface BudgetQuestionRow {
   until?: string | null;
 }
 
+/** A budget in its current window. */
+export interface BudgetRow {
+  /** The limit as it is declared, and holds in the next window. */
+  declared: number;
+  /** The limit that holds in this window. */
+  limit: number;
+  /** The name. */
+  name: string;
+  /** The amount that is reserved for requests under way. */
+  reserved: number;
+  /** The sharers of the counter: a run, session, user, principal, app or group. */
+  scope: string;
+  /** The spent amount. */
+  spent: number;
+  /** The unit of the amounts: `usd` for billionths of a dollar, `tokens` or `requests`. */
+  unit: string;
+  /** The end of the window (RFC 3339); absent if it has none. */
+  until?: string | null;
+  /** The window in words: `ever`, `day in Europe/Berlin`. */
+  window: string;
+}
+
+/** Budgets. */
+export interface BudgetRows {
+  budgets: BudgetRow[];
+}
+
 /** A request beside the one before it. */
 export interface CachedRequestRow {
   /** What broke the prefix, in words; absent if nothing did. */
@@ -749,6 +776,18 @@ export interface NewFile {
   name?: string | null;
 }
 
+/** A raise of a budget's limit. */
+export interface NewLimit {
+  /** The name of the budget. */
+  budget: string;
+  /** The limit, in the budget's unit: billionths of a dollar, tokens or requests. */
+  limit: number;
+  /** The session whose budget it is, or whose run waits for it: the run continues then. */
+  session?: string | null;
+  /** The user whose budget it is; that of the principal by default. */
+  user?: string | null;
+}
+
 /** A message of the user. */
 export interface NewMessage {
   /** Images and files, after the text. */
@@ -916,6 +955,30 @@ export interface QuestionRow {
   call: CallRow;
   /** The question of a tool. */
   message?: string | null;
+}
+
+/** A raised budget. */
+export interface RaisedRow {
+  /** Whether the run of the named session continues. Runs of other sessions that wait for the budget continue when they are resumed, or with their next message. */
+  continues: boolean;
+  /** The limit as it is declared, and holds in the next window. */
+  declared: number;
+  /** The limit that holds in this window. */
+  limit: number;
+  /** The name. */
+  name: string;
+  /** The amount that is reserved for requests under way. */
+  reserved: number;
+  /** The sharers of the counter: a run, session, user, principal, app or group. */
+  scope: string;
+  /** The spent amount. */
+  spent: number;
+  /** The unit of the amounts: `usd` for billionths of a dollar, `tokens` or `requests`. */
+  unit: string;
+  /** The end of the window (RFC 3339); absent if it has none. */
+  until?: string | null;
+  /** The window in words: `ever`, `day in Europe/Berlin`. */
+  window: string;
 }
 
 /** A tool that is not offered. */
@@ -1393,6 +1456,16 @@ export class Client {
   /** Reads an app. */
   readApp(app: string): Promise<AppDetail> {
     return this.ask("GET", `/api/v1/apps/${part(app)}`);
+  }
+
+  /** Lists budgets with their sums and limits: those of the principal's user; those that users share, and those of other users, for the role `raise_budgets`. */
+  listBudgets(app: string, query: { session?: string; user?: string } = {}): Promise<BudgetRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/budgets`, { query });
+  }
+
+  /** Raises the limit of a budget for its current window, and continues a run that waits for it. */
+  raiseBudget(app: string, body: NewLimit): Promise<RaisedRow> {
+    return this.ask("POST", `/api/v1/apps/${part(app)}/budgets`, { body });
   }
 
   /** Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator. */

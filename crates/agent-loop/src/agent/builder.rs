@@ -16,6 +16,7 @@ use super::named_keys::{key_candidates, named_keys};
 use super::output::{OUTPUT_TOOL, Output, OutputMode};
 use super::planner::Planner;
 use super::{Agent, AgentConfig, BuiltAgent, DerivedParts, OfferedTools, OutputSpec};
+use crate::digest;
 use crate::error::AgentError;
 use stepfold_trim::{Summarize, Trim, Window};
 
@@ -52,6 +53,7 @@ impl AgentBuilder {
                 limits: RunLimits::default(),
                 final_answer: false,
                 repeat_guard: Some(RepeatGuard::default()),
+                dependencies: None,
                 recover_leaked_calls: false,
                 hooks: HookList::default(),
                 approval: Approval::Never,
@@ -243,6 +245,33 @@ impl AgentBuilder {
     /// Sets the handling of repeated equal calls; `None` disables it.
     pub fn repeat_guard(mut self, guard: impl Into<Option<RepeatGuard>>) -> Self {
         self.config.repeat_guard = guard.into();
+        self
+    }
+
+    /// Names all that the agent uses outside of this process, each with a version of it in any words: programs, servers,
+    /// functions of tools. The loop cannot see what is behind a tool; with this, a run that is stored can tell that it has
+    /// changed. Only digests of the words are stored.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// let agent = Agent::builder(Script::parse("")?).dependencies([("billing", "2.1")]).build()?;
+    /// let changed = agent.to_builder().dependencies([("billing", "2.2"), ("mail", "1.0")]).build()?;
+    /// assert_eq!(
+    ///     agent.fingerprint().changes(changed.fingerprint()),
+    ///     ["dependencies: billing changed", "dependencies: mail is new"],
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dependencies<N: Into<String>, V: AsRef<str>>(
+        mut self,
+        named: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let digested =
+            named.into_iter().map(|(name, version)| (name.into(), digest::of_text(version.as_ref())));
+        self.config.dependencies = Some(digested.collect());
         self
     }
 

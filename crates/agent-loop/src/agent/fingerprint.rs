@@ -37,6 +37,12 @@ pub struct Fingerprint(BTreeMap<String, FingerprintPart>);
 const FORM: &str = "form";
 const SECOND_FORM: &str = "2";
 
+/// The part that says what an agent uses outside of its process. It is left out by an agent that does not say it.
+pub(super) const DEPENDENCIES: &str = "dependencies";
+
+/// The part of a tool or a node that is the agent inside.
+pub(crate) const AGENT_PART: &str = "agent";
+
 /// The parts of a tool that are left out while they have their defaults.
 const OF_DEFAULT: [&str; 3] = ["approval", "bindings", "effect"];
 
@@ -125,6 +131,10 @@ impl Fingerprint {
         if let Some(output) = &config.output {
             parts.set("output", digest_of(&(&output.name, &output.schema, output.mode.as_str())));
         }
+        if let Some(dependencies) = &config.dependencies {
+            let digests = dependencies.iter().map(|(name, digest)| (name.clone(), digest.clone().into()));
+            parts.0.insert(DEPENDENCIES.to_owned(), FingerprintPart::Parts(Fingerprint(digests.collect())));
+        }
         if let Some(planner) = &config.planner {
             for (part, value) in planner.parts() {
                 parts.0.insert(part, FingerprintPart::of_json(&value));
@@ -194,7 +204,7 @@ impl Fingerprint {
         }
         // An agent that is a tool continues inside of the run, so that what it depends on, the run does.
         if let Some(call) = tool.hosted_as::<HostedAgent>() {
-            add("agent", call.agent.fingerprint().into());
+            add(AGENT_PART, call.agent.fingerprint().into());
         }
         Fingerprint(parts)
     }
@@ -240,6 +250,31 @@ impl Fingerprint {
 }
 
 impl AgentChange {
+    /// Whether it is a change of this part of the agent, or of an agent inside of it.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    ///
+    /// # let model = || Script::parse("");
+    /// let helper = Agent::builder(model()?).instructions("Be brief.").build()?;
+    /// let kinder = helper.to_builder().instructions("Be kind.").build()?;
+    /// let agent = Agent::builder(model()?).tools([helper.as_tool("help", "Helps.")]).build()?;
+    /// let changed = Agent::builder(model()?).tools([kinder.as_tool("help", "Helps.")]).build()?;
+    /// let changes = changed.changes_since(agent.fingerprint());
+    /// assert_eq!(changes[0].to_string(), "tool help: agent: instructions changed");
+    /// assert!(changes[0].is_of_agent_part("instructions"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_of_agent_part(&self, part: &str) -> bool {
+        match self.inside.as_slice() {
+            [] => self.part == part,
+            [.., agent, last] => agent == AGENT_PART && last == part,
+            [_] => false,
+        }
+    }
+
     /// The same as a change of a part around it.
     pub(crate) fn within(self, part: &str) -> Self {
         let AgentChange { part: own, mut inside, kind } = self;

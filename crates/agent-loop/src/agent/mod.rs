@@ -11,7 +11,7 @@ mod named_keys;
 mod output;
 mod planner;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -32,6 +32,8 @@ pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
 pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
 
 pub(crate) use self::as_tool::{HostedAgent, result_of_call};
+pub(crate) use self::fingerprint::AGENT_PART;
+use self::fingerprint::DEPENDENCIES;
 pub(crate) use self::fingerprint::of_offer as digest_of_offer;
 pub(crate) use self::hooks::HookList;
 pub(crate) use self::leaked_calls::recovered;
@@ -119,6 +121,8 @@ pub(crate) struct AgentConfig {
     pub(crate) limits: RunLimits,
     pub(crate) final_answer: bool,
     pub(crate) repeat_guard: Option<RepeatGuard>,
+    /// Digests of what it uses outside of this process, by name.
+    pub(crate) dependencies: Option<BTreeMap<String, String>>,
     pub(crate) recover_leaked_calls: bool,
     pub(crate) hooks: HookList,
     pub(crate) approval: Approval,
@@ -287,10 +291,13 @@ impl Agent {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn changes_since(&self, recorded: &Fingerprint) -> Vec<AgentChange> {
-        match recorded.is_of_first_form() {
-            true => recorded.differences(&self.first_fingerprint()),
-            false => recorded.differences(self.fingerprint()),
+        if recorded.is_of_first_form() {
+            return recorded.differences(&self.first_fingerprint());
         }
+        let mut changes = recorded.differences(self.fingerprint());
+        // An agent that named none is not known to have had others.
+        changes.retain(|change| change.kind != ChangeKind::Added || !change.is_of_agent_part(DEPENDENCIES));
+        changes
     }
 
     /// Whether both are the same agent, and no part of either has changed.

@@ -457,7 +457,8 @@ impl Run {
             .or_else(|| (tally.output.is_some() && spec.is_some()).then_some(Exit::Output))
             .or_else(|| self.exit_tool(&step.items).map(Exit::Tool))
             .or_else(|| is_hopeless.then_some(Exit::InvalidOutput))
-            .or_else(|| self.agent.has_no_tools().then_some(Exit::NoTools))
+            // An agent that had tools asked for these calls: this one has not replied.
+            .or_else(|| (self.agent.has_no_tools() && !calls.is_upgraded).then_some(Exit::NoTools))
             .or_else(|| is_repeated.then_some(Exit::RepeatedCalls));
         exit.map_or_else(|| self.ask_within_limits(), RunPhase::Leaving)
     }

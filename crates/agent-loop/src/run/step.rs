@@ -84,6 +84,9 @@ pub(crate) struct CallStep {
     /// Whether the hooks before tools ran.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_hooked: bool,
+    /// Whether the agent has changed since the reply.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_upgraded: bool,
     /// Why a hook wants the run to end after this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,

@@ -20,8 +20,8 @@ use super::prompt::{ModelPrompt, first_messages, restored_view};
 use super::run_file::save_in;
 use super::step::{OpenStep, StepPlan};
 use super::unknown_calls::UnknownCall;
-use super::upgrade::{AGENT_PART, PendingUpgrade};
-use crate::agent::{Agent, Fingerprint};
+use super::upgrade::PendingUpgrade;
+use crate::agent::{AGENT_PART, Agent, Fingerprint};
 use crate::decisions::SettledDecision;
 use stepfold_trim::{MessageRanges, Summary};
 

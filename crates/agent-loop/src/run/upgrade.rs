@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::event::EventKind;
 use super::machine::{Run, RunPhase};
-use super::step::ItemState;
+use super::step::{ItemState, OpenStep, StepPlan};
 use super::step_task::StepTask;
-use crate::agent::{AgentChange, ChangeKind, Fingerprint, HookPoint, HookVerdict};
+use crate::agent::{AGENT_PART, AgentChange, ChangeKind, Fingerprint, HookPoint, HookVerdict};
 use crate::approval::nested_path;
 use crate::digest;
 use crate::error::FeedError;
@@ -278,6 +278,9 @@ impl Run {
             Some(pending) if pending.asked == *asked => {}
             _ => self.change_rounds(asked, |round| round + 1),
         }
+        if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut self.phase {
+            calls.is_upgraded = true;
+        }
         if let Some(instructions) = instructions {
             self.prompt.set_instructions(Some(instructions.clone()).filter(|text| !text.is_empty()));
         }
@@ -315,8 +318,6 @@ impl Run {
     }
 }
 
-/// The part of a fingerprint that is the agent of a tool or a node.
-pub(super) const AGENT_PART: &str = "agent";
 /// The part of a tool that is only for the model.
 const DESCRIPTION: &str = "description";
 

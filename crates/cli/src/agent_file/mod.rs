@@ -15,15 +15,19 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::{Budget, RetentionPolicy, SessionRecall, SharedRateLimit, WhenChanged};
+use stepfold::runner::{
+    Budget, BudgetScope, RETENTION_APP, RetentionPolicy, SessionRecall, SharedRateLimit, WhenChanged,
+};
+use stepfold::session_scopes::AppId;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
 
 use self::graph::GraphSource;
 pub(crate) use self::texts::{AgentTexts, normal};
+use crate::archive::ARCHIVE_APP;
 use crate::error::UsageError;
 use crate::form::agent::{AgentFileForm, KeyMigration, NamedValues, PriceForm};
-use crate::form::budget::{BudgetForm, budgets, report_misplaced};
+use crate::form::budget::{BudgetFileForm, BudgetForm, budgets, report_misplaced};
 use crate::form::graph::GraphForm;
 use crate::form::rate_limit::{RateLimitForm, rate_limits, report_misplaced_limits};
 use crate::form::redact::{FileRedaction, RedactForm};
@@ -104,7 +108,7 @@ impl FileContent {
             report_misplaced(self.budgets(), faults);
             report_misplaced_limits(self.rate_limits(), faults);
         } else {
-            drop(budgets(self.budgets(), faults));
+            drop(budgets(self.budgets(), &BudgetScope::App, faults));
             drop(rate_limits(self.rate_limits(), faults));
         }
     }
@@ -216,6 +220,9 @@ impl AgentFile {
                 faults.add(&["prices", model, field], "invalid price: must be zero or more");
             }
         }
+        if enclosing.files.is_empty() {
+            report_unusable_name(&name, faults);
+        }
         if let Some(content) = &self.content {
             content.check_spend_limits(!enclosing.files.is_empty(), faults);
         }
@@ -292,7 +299,7 @@ impl AgentFile {
     /// Its budgets. Their faults are those of [`build`](AgentFile::build).
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let forms = self.content.as_ref().map(FileContent::budgets).unwrap_or_default();
-        budgets(forms, &mut FaultCollector::in_text(String::new()))
+        budgets(forms, &BudgetScope::App, &mut FaultCollector::in_text(String::new()))
     }
 
     /// Its rate limits. Their faults are those of [`build`](AgentFile::build).
@@ -320,6 +327,18 @@ impl AgentFile {
     }
 }
 
+/// Reports a name that sessions cannot have as that of their application.
+// NOTE: The runner replaces a name that no store accepts by another one; here it is an error of the file.
+fn report_unusable_name(name: &str, faults: &mut FaultCollector) {
+    if let Err(error) = AppId::new(name) {
+        faults.add(&["name"], error.to_string());
+    } else if name == ARCHIVE_APP {
+        faults.add(&["name"], format!("reserved name `{ARCHIVE_APP}`: stored versions of agents have it"));
+    } else if name == RETENTION_APP {
+        faults.add(&["name"], format!("reserved name `{RETENTION_APP}`: leases of retention have it"));
+    }
+}
+
 /// The fault of an agent of a graph with rules of its own.
 pub(crate) const MISPLACED_REDACTION: &str =
     "unsupported redaction: a graph's rules hold for its agents; declare them in the graph file";
@@ -329,15 +348,31 @@ pub(crate) const MISPLACED_RETENTION: &str =
     "unsupported retention: that of a graph holds for its sessions; declare it in the graph file";
 
 /// Parses a text with settings into its form; none if it is not TOML.
-fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
+/// The budgets of a file that has nothing else; by default each principal has its own.
+pub(crate) fn read_budgets(path: &Path) -> anyhow::Result<Vec<Budget>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        UsageError(format!("file of budgets {} could not be read: {error}", path.display()))
+    })?;
+    let mut faults = FaultCollector::in_text(text.clone());
+    let table = parse_table(&text, &mut faults);
+    let form: Option<BudgetFileForm> = table.and_then(|table| read(&DeValue::Table(table), &mut faults));
+    let budgets = form.map(|form| budgets(&form.budgets, &BudgetScope::Principal, &mut faults));
+    match faults.count() {
+        0 => Ok(budgets.unwrap_or_default()),
+        _ => Err(FileFaults { path: path.to_owned(), faults: faults.into_lines() }.into()),
+    }
+}
+
+fn parse_table<'a>(text: &'a str, faults: &mut FaultCollector) -> Option<DeTable<'a>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         faults.add_at(error.span().map_or(0, |span| span.start), error.message().trim_end());
     }
-    let mut table = table.into_inner();
-    if !errors.is_empty() {
-        return None;
-    }
+    errors.is_empty().then(|| table.into_inner())
+}
+
+fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
+    let mut table = parse_table(text, faults)?;
     for padded in settings {
         settings::set(&mut table, padded);
     }

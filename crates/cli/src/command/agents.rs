@@ -27,11 +27,13 @@ pub(super) async fn agents(
     let versions = stored_versions(&context).await?;
     let runs = runs_by_agent(&context, prune.is_some()).await?;
     let oldest_kept = prune.map(|days| SystemClock.now().before(DAY * days));
+    let today = context.runner.agent().fingerprint().digest();
     let mut removed = 0;
     for version in &versions {
         let digest = version.key.id.as_str();
-        // NOTE: the texts are compared: the digest of an agent depends on the model, which a command that reads may not have.
-        let is_current = is_current(&context, version).await?;
+        // NOTE: the digest of an agent depends on the model, which a command that reads may not have, so texts are compared as
+        // well.
+        let is_current = digest == today || is_current(&context, version).await?;
         let runs = runs.get(digest).copied().unwrap_or_default();
         let is_old = oldest_kept.is_some_and(|oldest| version.created < oldest);
         let goes = is_old && runs == 0 && !is_current;
@@ -80,12 +82,12 @@ async fn stored_versions(context: &CommandContext) -> anyhow::Result<Vec<Session
     }
 }
 
-/// Whether a stored version has the texts of today.
+/// Whether a stored version says the same as the files of today.
 async fn is_current(context: &CommandContext, version: &Session) -> anyhow::Result<bool> {
     let get = GetSession::new(version.key.clone()).events(EventRange::None);
     let stored = context.runner.store().get(get).await?;
     // A version that cannot be read is not that of today.
-    Ok(AgentBundle::stored_in(&stored).is_ok_and(|stored| stored == context.texts))
+    Ok(AgentBundle::stored_in(&stored).is_ok_and(|stored| stored.says_the_same_as(&context.texts)))
 }
 
 /// The numbers of unfinished runs, by the digests of their agents.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stepfold::runner::{CheckedRun, UpgradeCounts};
+use stepfold::runner::{CheckedRun, UpgradeCounts, UpgradeStatus};
 use stepfold::terminal::TextStyle;
 
 use crate::args::SessionArgs;
 use crate::context::CommandContext;
-use crate::error::CommandEnding;
+use crate::error::{CommandEnding, in_options};
 use crate::show::{self, counted};
 
 pub(super) async fn check_runs(
@@ -51,7 +51,17 @@ fn words(counts: &UpgradeCounts) -> String {
 }
 
 fn show_run(run: &CheckedRun) {
-    let (status, reasons) = (run.status(), run.reasons().join("; "));
+    let reasons = in_options(&run.reasons().join("; "));
+    let status = match run.status() {
+        // The policy says otherwise than the change.
+        UpgradeStatus::Compatible if !run.continues() => {
+            format!("refused by `when_changed = \"{}\"`", run.policy)
+        }
+        UpgradeStatus::Touched if run.continues() => {
+            format!("continues by `when_changed = \"{}\"`", run.policy)
+        }
+        status => status.to_string(),
+    };
     let look = if run.continues() { TextStyle::PLAIN } else { TextStyle::BAD };
     // NOTE: a stored version may name a program over several lines, which would pass for other rows.
     let reasons = reasons.replace('\n', "\\n").replace('\r', "\\r");

@@ -1,7 +1,7 @@
 //! `stepfold resume`: resumes a run that waits, was interrupted or failed.
 
 use stepfold::prelude::*;
-use stepfold::runner::WhenChanged;
+use stepfold::runner::{RunnerError, WhenChanged};
 use stepfold::state_core::read_exact;
 
 use super::approval_ids::ApprovalIdResolver;
@@ -55,7 +55,11 @@ async fn resume_run(
     let prompt = if options.interactive || is_terminal() { Some(LinePrompt::open()?) } else { None };
     let mut turns = TurnRunner { context, json, prompt };
     let ended = Box::pin(turns.resume(&session, resume)).await;
-    if ended.as_ref().is_err_and(anyhow::Error::is::<UsageError>) {
+    let is_refused = |error: &anyhow::Error| {
+        let refused = error.downcast_ref::<RunnerError>();
+        error.is::<UsageError>() || refused.is_some_and(RunnerError::is_of_other_agent)
+    };
+    if ended.as_ref().is_err_and(is_refused) {
         note_stored(&session, &ids).await?;
     }
     ended

@@ -164,6 +164,7 @@ fn apps(
         mode: CassetteMode::default(),
         interactive: false,
         by: None,
+        budgets: options.budgets.clone(),
         when_claimed: BusyPolicy::default(),
         last: false,
         when_changed: None,
@@ -192,6 +193,7 @@ fn apps(
         }
         let observer = metrics.observer();
         models.recall.connect(store.clone());
+        let spend_limits = spend_limits.with_file(options.budgets.as_deref())?;
         let builder = with_spend_limits(Runner::builder(agent, store.clone()), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));

@@ -16,6 +16,7 @@ pub(super) fn token(
     let role = match role {
         TokenRole::Read => Role::Read,
         TokenRole::Act => Role::Act,
+        TokenRole::RaiseBudgets => Role::RaiseBudgets,
         TokenRole::Administer => Role::Administer,
     };
     // NOTE: An invalid user is an error before the token is printed.

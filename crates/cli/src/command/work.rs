@@ -118,9 +118,11 @@ fn show_unattended(session: &UnattendedSession, json: bool) {
     show::row(&row.with(TextStyle::BAD, blocked.map(|why| format!("  {why}")).unwrap_or_default()), 2);
 }
 
-/// Reports the end of an invocation. Commits are not reported.
+/// Reports the end of an invocation that has stored something. Commits are not reported.
 fn report(change: &SessionChange, json: bool) {
-    let SessionChange::Changed { key, version, is_running: false, .. } = change else { return };
+    let SessionChange::Changed { key, version: version @ 1.., is_running: false, .. } = change else {
+        return;
+    };
     let (user, session) = (key.user.as_str(), key.id.as_str());
     if json {
         show::line(json!({"session": session, "user": user, "version": version}).to_string());

@@ -7,6 +7,13 @@ use stepfold::runner::{Budget, BudgetError, BudgetScope, BudgetWindow, WhenExhau
 use super::agent::PriceForm;
 use super::faults::FaultCollector;
 
+/// A file of budgets that hold beside those of agents.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct BudgetFileForm {
+    pub(crate) budgets: Vec<BudgetForm>,
+}
+
 /// A limit on what runs spend on models, over all processes. One of `usd`, `tokens` and `requests`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -49,6 +56,8 @@ pub(crate) enum BudgetScopeForm {
     Session,
     /// The sessions of a user.
     User,
+    /// The sessions of a user in all agents of the store that have this budget.
+    Principal,
     /// All sessions of the agent.
     App,
 }
@@ -77,12 +86,16 @@ pub(crate) enum WhenExhaustedForm {
     Fail,
 }
 
-/// The budgets of a file; faults are those of its forms.
-pub(crate) fn budgets(forms: &[BudgetForm], faults: &mut FaultCollector) -> Vec<Budget> {
+/// The budgets of a file, of this scope unless they name one; faults are those of its forms.
+pub(crate) fn budgets(
+    forms: &[BudgetForm],
+    default_scope: &BudgetScope,
+    faults: &mut FaultCollector,
+) -> Vec<Budget> {
     let mut budgets: Vec<Budget> = Vec::new();
     for (at, form) in forms.iter().enumerate() {
         faults.within(&["budgets", &at.to_string()], |faults| {
-            let budget = form.budget(faults);
+            let budget = form.budget(default_scope, faults);
             if budgets.iter().any(|other| other.name == budget.name) {
                 faults.add(
                     &["name"],
@@ -112,12 +125,12 @@ pub(super) fn more_than_zero(field: &str, limit: u64, faults: &mut FaultCollecto
 }
 
 impl BudgetForm {
-    fn budget(&self, faults: &mut FaultCollector) -> Budget {
+    fn budget(&self, default_scope: &BudgetScope, faults: &mut FaultCollector) -> Budget {
         if self.name.is_empty() {
             faults.add_to_whole("missing `name` of a budget");
         }
         let mut budget = self.with_limit(faults);
-        budget = budget.of(self.scope(faults)).each(self.window(faults));
+        budget = budget.of(self.scope(default_scope, faults)).each(self.window(faults));
         budget = budget.when_exhausted(match self.when_exhausted {
             WhenExhaustedForm::Pause => WhenExhausted::Pause,
             WhenExhaustedForm::Fail => WhenExhausted::Fail,
@@ -162,7 +175,7 @@ impl BudgetForm {
         }
     }
 
-    fn scope(&self, faults: &mut FaultCollector) -> BudgetScope {
+    fn scope(&self, default_scope: &BudgetScope, faults: &mut FaultCollector) -> BudgetScope {
         match (self.scope, &self.group) {
             (None, Some(group)) => BudgetScope::Group(group.clone()),
             (scope, group) => {
@@ -173,7 +186,9 @@ impl BudgetForm {
                     Some(BudgetScopeForm::Run) => BudgetScope::Run,
                     Some(BudgetScopeForm::Session) => BudgetScope::Session,
                     Some(BudgetScopeForm::User) => BudgetScope::User,
-                    Some(BudgetScopeForm::App) | None => BudgetScope::App,
+                    Some(BudgetScopeForm::Principal) => BudgetScope::Principal,
+                    Some(BudgetScopeForm::App) => BudgetScope::App,
+                    None => default_scope.clone(),
                 }
             }
         }

@@ -40,6 +40,42 @@ fn a_run_waits_until_its_budget_is_raised() {
     assert_eq!(other["total"]["requests"], 0);
 }
 
+/// A file of budgets holds in all agents, for each principal: also in a worker, and beside the agent's own.
+#[test]
+fn a_file_of_budgets_holds_for_each_principal_in_all_agents() {
+    let room = Room::new("", "assistant: one\nassistant: two\n");
+    let agent = std::fs::read_to_string(room.path("a.toml")).unwrap();
+    room.write("b.toml", &agent);
+    room.write("budgets.toml", "[[budgets]]\nname = \"each\"\nrequests = 1\n");
+    room.say("run a.toml --store s.db --budgets budgets.toml -s s1 1", "");
+    let waits = room.say("run b.toml --store s.db --budgets budgets.toml -s s1 1", "");
+    assert!(waits.contains("the run waits: budget `each` of principal local exhausted"), "{waits}");
+    // Another user has its own; without the file nothing holds.
+    room.say("run b.toml --store s.db --user ada --budgets budgets.toml -s s1 1", "");
+    let worked = room.say("work b.toml --store s.db --once --budgets budgets.toml", "");
+    assert!(!worked.contains("two"), "{worked}");
+    room.write(
+        "twice.toml",
+        "[[budgets]]\nname = \"each\"\nrequests = 1\n\n[[budgets]]\nname = \"each\"\nuse = 2\n",
+    );
+    room.check(
+        "run a.toml --budgets twice.toml 1",
+        expect![[r#"
+        | error: twice.toml:6:1: duplicate budget `each`: each needs a name of its own
+        | twice.toml:7:1: unknown field `use`; did you mean `usd`?
+        exit 2
+    "#]],
+    );
+    room.write("own.toml", &format!("{agent}\n[[budgets]]\nname = \"each\"\nrequests = 5\n"));
+    room.check(
+        "run own.toml --budgets budgets.toml 1",
+        expect![[r#"
+        | error: budgets.toml: the agent has a budget `each` too: rename one of them
+        exit 2
+    "#]],
+    );
+}
+
 #[test]
 fn faults_of_budgets_have_their_lines() {
     let room = Room::new("", "");

@@ -145,7 +145,7 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         | session s1
         | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
         | stored, for when the run continues: the decision about c1#DIGEST
-        | error: session a/ada/s1: agent 53e2a155db524e5cb53996eaab80d128, which the run continues with, cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
+        | error: session a/ada/s1: agent 0d6839d1a5d59739129216f167adeddd, which the run continues with, cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own; continue with the agent of today by --with-changed-agent, or cancel the run with --abandon
         exit 2
     "#]]);
     room.write("a.toml", &without("former_programs = [\"echo paid\"]"));
@@ -153,9 +153,9 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         "check a.toml --runs",
         expect![[r#"
             a.toml: ok
-            ada/s1  pinned: tool pay is gone
-            ada/s3  pinned: tool pay is gone
-            ada/s2  pinned: tool pay is gone
+            ada/s1  pinned: dependencies: echo paid is gone; tool pay is gone
+            ada/s3  pinned: dependencies: echo paid is gone; tool pay is gone
+            ada/s2  pinned: dependencies: echo paid is gone; tool pay is gone
             | 3 unfinished runs: 0 unchanged, 0 compatible, 3 pinned, 0 that this agent does not continue
         "#]],
     );
@@ -274,4 +274,167 @@ fn only_new_decisions_are_reported_as_stored() {
     assert!(said.contains("stored, for when the run continues"), "{said}");
     let said = room.say("resume a.toml -s s1 --user ada --reject c1=no --by bob", "");
     assert!(said.contains("already decided") && !said.contains("stored, for when"), "{said}");
+}
+
+/// Another program under the same tool is another version of the agent.
+#[test]
+fn a_program_that_changes_is_a_change_of_the_agent() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    for session in ["s1", "s2"] {
+        assert!(room.say(&format!("run a.toml -s {session} --user ada 'Pay.'"), "").contains("exit 3"));
+    }
+    let other = PAY.replace("\"paid\"", "\"sent\"");
+    let check = |policy: &str, pay: &str, rows: expect_test::Expect| {
+        room.write("a.toml", &clerk(policy, pay));
+        let said = room.say("check a.toml --runs", "");
+        rows.assert_eq(said.lines().find(|line| line.starts_with("ada/s1")).unwrap());
+    };
+    check(
+        "",
+        &other,
+        expect!["ada/s1  compatible: dependencies: echo paid is gone; dependencies: echo sent is new"],
+    );
+    check(
+        "",
+        &PAY.replace("\"paid\"] }", "\"paid\"], folder = \".\" }"),
+        expect!["ada/s1  compatible: dependencies: echo paid changed"],
+    );
+    check(
+        "when_changed = \"refuse\"",
+        &other,
+        expect![[
+            r#"ada/s1  refused by `when_changed = "refuse"`: dependencies: echo paid is gone; dependencies: echo sent is new"#
+        ]],
+    );
+    check(
+        "when_changed = \"pinned\"",
+        &other,
+        expect![[
+            r#"ada/s1  refused by `when_changed = "pinned"`: dependencies: echo paid is gone; dependencies: echo sent is new; its own agent cannot be loaded: it uses `echo paid` as the file of today does not; name it in `former_programs`, or keep it in the file if it has a folder, an environment, headers or credentials of its own"#
+        ]],
+    );
+    let allowed = "when_changed = \"pinned\"\nformer_programs = [\"echo paid\"]";
+    check(
+        allowed,
+        &other,
+        expect!["ada/s1  pinned: dependencies: echo paid is gone; dependencies: echo sent is new"],
+    );
+    let said = room.say("resume a.toml -s s1 --user ada --approve all -v", "");
+    assert!(said.contains("c1: paid") && said.contains("It is paid."), "{said}");
+    // Each version is stored with its own program.
+    assert!(room.say("run a.toml -s s3 --user ada 'Pay.'", "").contains("exit 3"));
+    let versions = room.say("agents a.toml", "");
+    assert!(versions.contains("2 stored versions"), "{versions}");
+    // A comment makes no other version.
+    room.write("a.toml", &format!("# Pays.\n{}", clerk(allowed, &other)));
+    room.say("resume a.toml -s s3 --user ada --abandon", "");
+    let kept = room.say("agents a.toml --prune 0", "");
+    assert!(kept.contains("the file of today") && kept.contains("0 removed"), "{kept}");
+}
+
+/// A value that no longer fits: what arrives for the run is stored, and the run can be ended.
+#[test]
+fn a_decision_is_stored_though_a_value_does_not_fit() {
+    let room = Room::new("", SCRIPT);
+    let state = |of: &str| format!("{PAY}\n[state.areas]\n{of}\n");
+    let number = state("type = \"integer\"\ndefault = 1");
+    room.write("a.toml", &clerk("", &number));
+    for session in ["s1", "s2"] {
+        let said = room.say(&format!("run a.toml -s {session} --user ada --set areas=5 'Pay.'"), "");
+        assert!(said.contains("exit 3"), "{said}");
+    }
+    let text = state("type = \"string\"\ndefault = \"one\"");
+    room.write("a.toml", &clerk("", &text));
+    room.check("check a.toml --runs", expect![[r#"
+        a.toml: ok
+        ada/s2  cannot be read: incompatible stored value of key "areas": stored as integer, opened as string: expected string, found integer at $; set `migrate` of the key in the agent file
+        ada/s1  cannot be read: incompatible stored value of key "areas": stored as integer, opened as string: expected string, found integer at $; set `migrate` of the key in the agent file
+        | 2 unfinished runs: 0 unchanged, 0 compatible, 2 that this agent does not continue
+        exit 1
+    "#]]);
+    room.check("resume a.toml -s s1 --user ada --approve c1", expect![[r#"
+        | session s1
+        | continues with "Pay.", which waits in step 1 for a decision about c1#DIGEST
+        | stored, for when the run continues: the decision about c1#DIGEST
+        | error: session a/ada/s1: the store failed: incompatible stored value of key "areas": stored as integer, opened as string: expected string, found integer at $; set its migration in the agent file: `migrate = ["text"]` under [state.areas], for example, or `["drop"]`
+        exit 1
+    "#]]);
+    let listed = room.say("work a.toml --list", "");
+    assert!(listed.starts_with("ada/s1") && listed.contains("state key areas changed"), "{listed}");
+    assert_eq!(
+        room.say("work a.toml --once", "").lines().filter(|line| line.contains("worked in")).count(),
+        0
+    );
+    room.check(
+        "resume a.toml -s s2 --user ada --abandon",
+        expect![[r#"
+        run abandoned after 1 step; the session is ready for the next message
+        | session s2
+    "#]],
+    );
+    // With the migration, the run continues with the decision that was stored.
+    room.write("a.toml", &clerk("", &text.replace("default", "migrate = [\"text\"]\ndefault")));
+    let said = room.say("resume a.toml -s s1 --user ada", "");
+    assert!(said.contains("It is paid."), "{said}");
+}
+
+/// An agent without tools replies once; a run that it continues has not had that reply.
+#[test]
+fn an_agent_whose_only_tool_is_gone_still_replies() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay the bill.'", "").contains("exit 3"));
+    room.write("b.script", "assistant: Hm.\nassistant: I cannot pay.\n");
+    room.write("a.toml", "model = \"script:b.script\"\n");
+    let said = room.say("resume a.toml -s s1 --user ada --approve c1", "");
+    assert!(said.contains("stored, for when the run continues"), "{said}");
+    room.check(
+        "resume a.toml -s s1 --user ada --with-changed-agent",
+        expect![[r#"
+        I cannot pay.
+        | session s1
+        | continues with "Pay the bill.", interrupted in step 1 with c1 pay(euro=5) open
+        |   c1!: unknown tool 'pay'; available: none
+    "#]],
+    );
+}
+
+/// A check knows the names that a run refuses.
+#[test]
+fn a_name_that_no_session_can_have_is_a_fault_of_the_file() {
+    let room = Room::new("", SCRIPT);
+    for name in ["stepfold.agents", "", "a\\u0000b"] {
+        room.write("a.toml", &format!("name = \"{name}\"\nmodel = \"script:a.script\"\n"));
+        let said = room.say("check a.toml", "");
+        assert!(said.starts_with("a.toml:1:") && said.ends_with("exit 2\n"), "{said}");
+    }
+}
+
+/// A graph with an agent inside, whose model a command that reads does not have.
+#[test]
+fn a_check_finds_the_version_of_a_pinned_graph() {
+    let graph = r#"
+model = "script:a.script"
+when_changed = "pinned"
+edges = [{ from = "START", to = "clerk" }, { from = "clerk", to = "END" }]
+
+[nodes.clerk]
+agent = "clerk.toml"
+"#;
+    let room = Room::new("", SCRIPT);
+    room.write("clerk.toml", PAY);
+    room.write("g.toml", graph);
+    assert!(room.say("run g.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("clerk.toml", &PAY.replace("idempotent", "at_most_once"));
+    room.check(
+        "check g.toml --runs",
+        expect![[r#"
+        g.toml: ok
+        ada/s1  pinned: node clerk: agent: tool pay: effect changed
+        | 1 unfinished run: 0 unchanged, 0 compatible, 1 pinned, 0 that this agent does not continue
+    "#]],
+    );
+    let said = room.say("resume g.toml -s s1 --user ada --approve all", "");
+    assert!(said.contains("It is paid."), "{said}");
 }

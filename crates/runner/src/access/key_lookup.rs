@@ -218,7 +218,7 @@ impl SessionAccess {
     ) -> Result<Option<StoredOutcome>, RunnerError> {
         let version = history.last_event().map_or(history.version, |last| last.version);
         let program = self.program(history);
-        let state = history.state(session, &program.schema)?;
+        let state = self.fitting_state(history, session)?;
         let run = history.last_run(&program.agent, state, &self.local.key)?;
         let run = run.filter(|run| run.exit().is_some() || !run.pending().is_empty());
         Ok(run.map(|run| StoredOutcome { outcome: Arc::new(Outcome::recorded(run)), version }))
@@ -291,7 +291,7 @@ impl SessionAccess {
     ) -> Result<Option<RunReport>, RunnerError> {
         let Some((exit, version)) = history.end() else { return Ok(None) };
         let program = self.program(history);
-        let state = history.state(session, &program.schema)?;
+        let state = self.fitting_state(history, session)?;
         let run = history.last_run(&program.agent, state, &self.local.key)?;
         Ok(run.map(|run| RunReport::of_run(id, &run, &exit, version)))
     }

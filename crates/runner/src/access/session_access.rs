@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::Fingerprint;
 use stepfold_session_scopes::Session;
+use stepfold_state_core::state::State;
 
 use crate::core::programs::{AgentProgram, PinnedAgent};
 use crate::core::runner_core::RunnerCore;
+use crate::error::RunnerError;
 use crate::record::history::SessionHistory;
 use crate::session::local_session::LocalSession;
 use crate::upgrade::WhenChanged;
@@ -18,12 +20,14 @@ pub(crate) struct SessionAccess {
     pub(crate) local: Arc<LocalSession>,
     /// The handling of a changed agent, which a caller may set for one run.
     pub(crate) when_changed: WhenChanged,
+    /// Whether values that do not fit the schema of the agent are left out: the run is only answered or ended.
+    pub(crate) leaves_out_misfits: bool,
 }
 
 impl SessionAccess {
     pub(crate) fn new(runner: Arc<RunnerCore>, local: Arc<LocalSession>) -> Self {
         let when_changed = runner.when_changed;
-        SessionAccess { runner, local, when_changed }
+        SessionAccess { runner, local, when_changed, leaves_out_misfits: false }
     }
 
     /// The same with a run of a changed agent, if the caller says so.
@@ -32,6 +36,26 @@ impl SessionAccess {
             self.when_changed = WhenChanged::Always;
         }
         self
+    }
+
+    /// The same for a caller that only answers or ends a run, whatever its values are.
+    pub(crate) fn leaving_out_misfits(mut self) -> Self {
+        self.leaves_out_misfits = true;
+        self
+    }
+
+    /// The state of a session for the agent of its last run, to show or to answer it: values that do not fit the schema
+    /// are unset.
+    pub(crate) fn fitting_state(
+        &self,
+        history: &SessionHistory,
+        session: &Session,
+    ) -> Result<State, RunnerError> {
+        let schema = &self.program(history).schema;
+        match history.state(session, schema) {
+            Err(error) if error.is_incompatible_value() => history.state(session, &schema.hiding_misfits()),
+            state => state,
+        }
     }
 
     /// The agent for the last run of a session: that of today, or the one that it is pinned to.

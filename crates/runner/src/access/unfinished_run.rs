@@ -74,7 +74,10 @@ impl SessionAccess {
             }
             (Some(run), seen, BTreeSet::new())
         } else {
-            let state = history.state(session, &program.schema)?;
+            let state = match self.leaves_out_misfits {
+                true => self.fitting_state(history, session)?,
+                false => history.state(session, &program.schema)?,
+            };
             let run = history.last_run(&program.agent, state, &self.local.key)?;
             (run, None, temp_keys_of(&last.events))
         };
@@ -155,14 +158,14 @@ impl SessionAccess {
         // Its values were read for the agent of today.
         pinned.values = None;
         let is_known = pinned.pinned.known().is_some();
-        let unreadable = if is_known { self.restored_run(&pinned, &session).err() } else { None };
+        let unreadable = if is_known { self.readable_run(&pinned, &session).err() } else { None };
         let mut checked = CheckedUpgrade {
             is_pinned: is_known && unreadable.is_none(),
             agent: history.recorded_agent().map(|agent| agent.digest()),
             error: unreadable.or_else(|| self.broken(&pinned)),
             ..CheckedUpgrade::default()
         };
-        match today.restored_run(&history, &session) {
+        match today.readable_run(&history, &session) {
             Ok(run) => {
                 let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
                 checked.upgrade = today.upgrade_of(&history, &session, &run);
@@ -255,11 +258,17 @@ impl SessionAccess {
         self.restored_run(&history, &session)
     }
 
+    /// The same with values that fit the schema of the agent, as a worker needs them.
+    fn readable_run(&self, history: &SessionHistory, session: &Session) -> Result<Option<Run>, RunnerError> {
+        history.state(session, &self.program(history).schema)?;
+        self.restored_run(history, session)
+    }
+
     /// The last run. One that this agent does not continue is as it is recorded: its requests are those that its own agent
     /// takes decisions about.
     fn restored_run(&self, history: &SessionHistory, session: &Session) -> Result<Option<Run>, RunnerError> {
         let program = self.program(history);
-        let state = history.state(session, &program.schema)?;
+        let state = self.fitting_state(history, session)?;
         let Some(run) = history.last_run(&program.agent, state, &self.local.key)? else { return Ok(None) };
         let is_refused = match self.when_changed {
             WhenChanged::Always => false,

@@ -15,7 +15,7 @@ use stepfold_session_scopes::{
 use stepfold_state_core::chat::Usage;
 use tokio::time::{Instant, sleep};
 
-use super::policy::{MeteredReply, ReservedPart, Spender};
+use super::policy::{CountedInput, MeteredReply, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
 use crate::session::local_session::LocalSession;
@@ -60,9 +60,14 @@ pub(crate) struct RunMeter {
     local: Arc<LocalSession>,
     run: InvocationId,
     requests: Mutex<MeteredRequests>,
+    /// The input of the last request at each place.
+    counted: Mutex<HashMap<RunPlace, CountedInput>>,
     /// Whether the run has reserved before.
     has_reserved: AtomicBool,
 }
+
+/// The most places whose inputs are kept: those of runs inside that have ended are among them.
+const MAX_COUNTED: usize = 64;
 
 impl RunMeter {
     /// The meter of a run, if the runner has budgets or rate limits.
@@ -76,6 +81,7 @@ impl RunMeter {
             local: Arc::clone(local),
             run: run.clone(),
             requests: Mutex::default(),
+            counted: Mutex::default(),
             has_reserved: AtomicBool::new(false),
         };
         let is_metered = runner.budgets.has_limits();
@@ -87,7 +93,7 @@ impl RunMeter {
     }
 
     fn spender(&self) -> Spender<'_> {
-        Spender { key: &self.local.key, run: &self.run }
+        Spender::of_run(&self.local.key, &self.run)
     }
 
     /// Settles what a dead worker has left open in the session, whose claim this one holds.
@@ -144,10 +150,10 @@ impl RunMeter {
     /// Reserves a request. While a rate limit has no capacity, it waits, and asks the store again; nothing is reserved meanwhile.
     async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
         self.settle_left_at(request.place).await;
-        let began = Instant::now();
+        let (began, input) = (Instant::now(), self.count_input(request));
         loop {
             let now = self.runner.clock.now();
-            let estimate = self.runner.budgets.estimate(request, self.spender(), now)?;
+            let estimate = self.runner.budgets.estimate((request, input), self.spender(), now)?;
             let parts: Arc<[ReservedPart]> = estimate.parts.into();
             let Err(error) = self.reserve_once(request, (&parts, estimate.estimate), now).await else {
                 return Ok(());
@@ -155,7 +161,7 @@ impl RunMeter {
             let SessionError::BudgetExhausted { budget, .. } = &error else {
                 return Err(MeterError::Failed(Box::new(error)));
             };
-            let Some(part) = parts.iter().find(|part| part.id == *budget) else {
+            let Some(part) = parts.iter().find(|part| part.counter.id == *budget) else {
                 return Err(MeterError::Failed(format!("unknown budget {budget}").into()));
             };
             let Some(max_wait) = part.max_wait else { return Err(self.exhausted(part, &error)) };
@@ -165,6 +171,21 @@ impl RunMeter {
             }
             sleep(pause).await;
         }
+    }
+
+    fn count_input(&self, request: MeteredRequest<'_>) -> u64 {
+        let last = {
+            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            if counted.len() >= MAX_COUNTED && !counted.contains_key(request.place) {
+                counted.clear();
+            }
+            counted.remove(request.place)
+        };
+        // NOTE: outside of the lock, since a counter may take long.
+        let input = self.runner.budgets.count_input(request.request, last.as_ref());
+        let tokens = input.tokens();
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(request.place.to_vec(), input);
+        tokens
     }
 
     async fn reserve_once(
@@ -229,19 +250,22 @@ impl RunMeter {
 
     /// The question of a run that does not fit into a budget.
     fn exhausted(&self, part: &ReservedPart, error: &SessionError) -> MeterError {
-        let (settled, reserved) = match error {
-            SessionError::BudgetExhausted { settled, reserved, .. } => (*settled, *reserved),
-            _ => (0, 0),
-        };
-        MeterError::Exhausted(Box::new(part.exhausted(self.spender(), settled, reserved)))
+        let mut found = BudgetBalance::new(part.counter.id.clone(), 0, 0);
+        if let SessionError::BudgetExhausted { settled, reserved, limit, .. } = error {
+            (found.settled, found.reserved, found.raised_to) = (*settled, *reserved, *limit);
+        }
+        self.runner.refused.add(&part.budget.name);
+        MeterError::Exhausted(Box::new(part.exhausted(self.spender(), &found)))
     }
 
     fn warn(&self, parts: &[ReservedPart], balances: &[BudgetBalance]) {
         for part in parts {
-            let found = balances.iter().find(|balance| balance.budget == part.id);
-            let sum = found.map_or(0, |found| found.settled.saturating_add(found.reserved));
-            if part.has_reached_warning(sum) {
-                let (unit, limit) = (part.budget.unit, part.budget.limit);
+            let Some(found) = balances.iter().find(|balance| balance.budget == part.counter.id) else {
+                continue;
+            };
+            let (sum, limit) = (found.settled.saturating_add(found.reserved), found.limit(part.budget.limit));
+            if part.has_reached_warning(sum, limit) {
+                let unit = part.budget.unit;
                 let (spent, limit) = (unit.format(sum), unit.format(limit));
                 tracing::warn!(session = %self.local.key, budget = %part.budget.name, %spent, %limit, "budget is nearly spent");
             }

@@ -4,6 +4,7 @@ mod meter;
 mod policy;
 mod rate;
 mod report;
+mod status;
 mod window;
 
 pub(crate) use self::meter::RunMeter;
@@ -11,4 +12,6 @@ pub(crate) use self::policy::BudgetPolicies;
 pub use self::policy::{Budget, BudgetScope, WhenExhausted};
 pub use self::rate::SharedRateLimit;
 pub use self::report::{SpendGroup, SpendQuery, SpendReport, SpendSum};
+pub(crate) use self::status::RefusedRequests;
+pub use self::status::{BudgetSpender, BudgetStatus};
 pub use self::window::{BudgetError, BudgetWindow};

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use stepfold_agent_loop::{BudgetUnit, ExhaustedBudget, MeterError, MeteredRequest};
 use stepfold_session_scopes::{
-    BudgetAmount, BudgetId, InvocationId, MAX_BUDGET_AMOUNT, SessionError, SessionKey, SpendAmounts,
-    Timestamp, bounded_id,
+    BudgetAmount, BudgetBalance, BudgetId, InvocationId, MAX_BUDGET_AMOUNT, SessionError, SessionKey,
+    SpendAmounts, Timestamp, bounded_id,
 };
-use stepfold_state_core::chat::{Cost, Message, Price, PriceSource, Prices, ToolSpec, Usage};
+use stepfold_state_core::chat::{
+    ChatRequest, Cost, Message, Price, PriceSource, Prices, ToolSpec, Transcript, Usage,
+};
 use stepfold_trim::{ApproximateTokens, TokenCounter};
 
 use super::rate::SharedRateLimit;
@@ -33,6 +35,9 @@ pub enum BudgetScope {
     User,
     /// All sessions of the runner's app.
     App,
+    /// The sessions of a user in all apps of the store whose runners have this budget: for a server, those of the principals
+    /// of a user, whatever app they use.
+    Principal,
     /// All sessions of runners with a budget of this group, whatever their app: a team, a tenant, a key.
     Group(String),
 }
@@ -174,17 +179,47 @@ impl Budget {
         self
     }
 
-    /// The names of those who share this budget.
-    fn sharers<'a>(&'a self, spender: Spender<'a>) -> Vec<&'a str> {
-        let Spender { key, run } = spender;
-        let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-        match &self.scope {
-            BudgetScope::Run => vec!["run", app, user, id, run.as_str()],
-            BudgetScope::Session => vec!["session", app, user, id],
-            BudgetScope::User => vec!["user", app, user],
+    /// The names of those who share this budget; `None` if the spender is known too little.
+    fn sharers<'a>(&'a self, spender: Spender<'a>) -> Option<Vec<&'a str>> {
+        let Spender { app, user, session, run } = spender;
+        Some(match &self.scope {
+            BudgetScope::Run => vec!["run", app, user?, session?, run?],
+            BudgetScope::Session => vec!["session", app, user?, session?],
+            BudgetScope::User => vec!["user", app, user?],
+            BudgetScope::Principal => vec!["principal", user?],
             BudgetScope::App => vec!["app", app],
             BudgetScope::Group(group) => vec!["group", group],
-        }
+        })
+    }
+
+    /// Its counter at an instant; `None` if the spender is known too little.
+    pub(super) fn counter(
+        &self,
+        spender: Spender<'_>,
+        at: Timestamp,
+    ) -> Result<Option<BudgetCounter>, MeterError> {
+        self.sharers(spender).map(|sharers| self.counter_of(&sharers, at)).transpose()
+    }
+
+    fn counter_of(&self, sharers: &[&str], at: Timestamp) -> Result<BudgetCounter, MeterError> {
+        let window = self.window.at(at).map_err(refused)?;
+        let of_run = matches!(self.scope, BudgetScope::Run).then(|| at.after(KEPT_RUN));
+        let id = |name: &String| self.id(sharers, name).map_err(refused);
+        let rolling = match &window.rolling {
+            None => None,
+            Some(RollingParts { whole, beside }) => {
+                Some((id(whole)?, beside.iter().map(id).collect::<Result<_, _>>()?))
+            }
+        };
+        let kept_until = window.kept_until.or(of_run);
+        Ok(BudgetCounter { id: id(&window.name)?, rolling, until: window.until, kept_until })
+    }
+
+    /// The counters of the window that a raise at an instant is about.
+    pub(super) fn raised(&self, spender: Spender<'_>, at: Timestamp) -> Result<Vec<BudgetId>, MeterError> {
+        let Some(sharers) = self.sharers(spender) else { return Ok(Vec::new()) };
+        let names = self.window.names_from(at).map_err(refused)?;
+        names.iter().map(|name| self.id(&sharers, name).map_err(refused)).collect()
     }
 
     /// The counter of this budget in a window.
@@ -194,22 +229,62 @@ impl Budget {
         BudgetId::new(bounded_id(name.to_string()))
     }
 
-    fn shared_by(&self, Spender { key, run }: Spender<'_>) -> String {
-        match &self.scope {
-            BudgetScope::Run => format!("run {run}"),
-            BudgetScope::Session => format!("session {}", key.id),
-            BudgetScope::User => format!("user {}", key.user),
-            BudgetScope::App => format!("app {}", key.app),
-            BudgetScope::Group(group) => format!("group {group}"),
-        }
+    pub(super) fn shared_by(&self, spender: Spender<'_>) -> String {
+        let Spender { app, user, session, run } = spender;
+        let (kind, name) = match &self.scope {
+            BudgetScope::Run => ("run", run),
+            BudgetScope::Session => ("session", session),
+            BudgetScope::User => ("user", user),
+            BudgetScope::Principal => ("principal", user),
+            BudgetScope::App => ("app", Some(app)),
+            BudgetScope::Group(group) => ("group", Some(group.as_str())),
+        };
+        format!("{kind} {}", name.unwrap_or("?"))
     }
 }
 
-/// The run that makes a request.
+/// The run that makes a request, as far as it is known.
 #[derive(Clone, Copy)]
 pub(crate) struct Spender<'a> {
-    pub(crate) key: &'a SessionKey,
-    pub(crate) run: &'a InvocationId,
+    pub(crate) app: &'a str,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
+    pub(crate) run: Option<&'a str>,
+}
+
+impl<'a> Spender<'a> {
+    /// A run of a session.
+    pub(crate) fn of_run(key: &'a SessionKey, run: &'a InvocationId) -> Self {
+        let SessionKey { app, user, id } = key;
+        let (user, session, run) = (Some(user.as_str()), Some(id.as_str()), Some(run.as_str()));
+        Spender { app: app.as_str(), user, session, run }
+    }
+}
+
+/// The counted input of a request. The next one of the same run begins with most of its messages, so that a long
+/// conversation is not counted again for each.
+pub(crate) struct CountedInput {
+    messages: Transcript,
+    tools: Arc<[ToolSpec]>,
+    in_messages: usize,
+    in_tools: usize,
+    in_format: usize,
+}
+
+impl CountedInput {
+    pub(crate) const fn tokens(&self) -> u64 {
+        self.in_messages.saturating_add(self.in_tools).saturating_add(self.in_format) as u64
+    }
+}
+
+/// The counter of a budget at an instant.
+#[derive(Clone)]
+pub(crate) struct BudgetCounter {
+    pub(crate) id: BudgetId,
+    /// Of a rolling window: its id as a whole, and those of its other parts.
+    pub(super) rolling: Option<(BudgetId, Vec<BudgetId>)>,
+    pub(super) until: Option<Timestamp>,
+    pub(super) kept_until: Option<Timestamp>,
 }
 
 /// The budgets of a runner, its prices and its counter of tokens.
@@ -232,7 +307,7 @@ impl Default for BudgetPolicies {
 
 /// Adds the part of a rate limit. Of limits that share a counter, one for all models and one for this, the tightest holds.
 fn add_limit(parts: &mut Vec<ReservedPart>, part: ReservedPart) {
-    match parts.iter_mut().find(|known| known.id == part.id) {
+    match parts.iter_mut().find(|known| known.counter.id == part.counter.id) {
         None => parts.push(part),
         Some(known) => {
             let amount = known.amount.max(part.amount);
@@ -248,12 +323,8 @@ fn add_limit(parts: &mut Vec<ReservedPart>, part: ReservedPart) {
 #[derive(Clone)]
 pub(crate) struct ReservedPart {
     pub(crate) budget: Budget,
-    pub(crate) id: BudgetId,
+    pub(crate) counter: BudgetCounter,
     pub(crate) amount: u64,
-    /// Of a rolling window: its id as a whole, and those of its other parts.
-    rolling: Option<(BudgetId, Vec<BudgetId>)>,
-    until: Option<Timestamp>,
-    kept_until: Option<Timestamp>,
     /// Of a rate limit: the longest time that a request waits for it.
     pub(crate) max_wait: Option<Duration>,
 }
@@ -269,19 +340,23 @@ impl BudgetPolicies {
         !self.budgets.is_empty() || !self.rate_limits.is_empty()
     }
 
-    /// The parts of a request in all budgets, at an instant.
+    /// The parts of a request with this input in all budgets, at an instant.
     pub(crate) fn estimate(
         &self,
-        request: MeteredRequest<'_>,
+        (request, input): (MeteredRequest<'_>, u64),
         spender: Spender<'_>,
         at: Timestamp,
     ) -> Result<RequestEstimate, MeterError> {
-        let input = self.input_tokens(request);
-        let of = |budget: &Budget| self.part(budget, &budget.sharers(spender), (request, input), at);
-        let mut parts: Vec<ReservedPart> = self.budgets.iter().map(of).collect::<Result<_, _>>()?;
+        let mut parts = Vec::with_capacity(self.budgets.len());
+        for budget in &self.budgets {
+            if let Some(counter) = budget.counter(spender, at)? {
+                parts.push(self.part(budget, counter, (request, input), at)?);
+            }
+        }
         for limit in self.rate_limits.iter().filter(|limit| limit.is_for(request.model)) {
-            for counter in limit.counters() {
-                let part = self.part(&counter, &limit.sharers(request.model), (request, input), at)?;
+            for budget in limit.counters() {
+                let counter = budget.counter_of(&limit.sharers(request.model), at)?;
+                let part = self.part(&budget, counter, (request, input), at)?;
                 add_limit(&mut parts, part.of_rate_limit(limit)?);
             }
         }
@@ -293,21 +368,10 @@ impl BudgetPolicies {
     fn part(
         &self,
         budget: &Budget,
-        sharers: &[&str],
+        counter: BudgetCounter,
         (request, input): (MeteredRequest<'_>, u64),
         at: Timestamp,
     ) -> Result<ReservedPart, MeterError> {
-        let window = budget.window.at(at).map_err(refused)?;
-        let id = budget.id(sharers, &window.name).map_err(refused)?;
-        let of_run = matches!(budget.scope, BudgetScope::Run).then(|| at.after(KEPT_RUN));
-        let kept_until = window.kept_until.or(of_run);
-        let rolling = match window.rolling {
-            None => None,
-            Some(RollingParts { whole, beside }) => {
-                let beside: Result<_, _> = beside.iter().map(|part| budget.id(sharers, part)).collect();
-                Some((budget.id(sharers, &whole).map_err(refused)?, beside.map_err(refused)?))
-            }
-        };
         let output = output_tokens(budget, request);
         let amount = match budget.unit {
             BudgetUnit::Requests => 1,
@@ -321,17 +385,32 @@ impl BudgetPolicies {
             _ => return Err(MeterError::Failed(format!("unknown unit of budget `{}`", budget.name).into())),
         };
         let amount = amount.min(MAX_BUDGET_AMOUNT);
-        let (budget, until) = (budget.clone(), window.until);
-        Ok(ReservedPart { budget, id, amount, rolling, until, kept_until, max_wait: None })
+        Ok(ReservedPart { budget: budget.clone(), counter, amount, max_wait: None })
     }
 
-    fn input_tokens(&self, request: MeteredRequest<'_>) -> u64 {
-        let count = |message: &Message| self.counter.count(message);
-        let messages = request.request.messages.iter().map(|message| count(message));
-        let tools = request.request.tools.iter().map(tokens_of_tool);
-        let format = request.request.response_format.as_ref();
-        let format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
-        messages.chain(tools).fold(format, usize::saturating_add) as u64
+    /// Counts the input of a request: only what the last one has not.
+    pub(crate) fn count_input(&self, request: &ChatRequest, last: Option<&CountedInput>) -> CountedInput {
+        let ChatRequest { messages, tools, response_format, .. } = request;
+        let same_tools = last.filter(|last| Arc::ptr_eq(&last.tools, tools));
+        let in_tools = same_tools.map_or_else(
+            || tools.iter().map(tokens_of_tool).fold(0, usize::saturating_add),
+            |last| last.in_tools,
+        );
+        let (known, counted) = match last {
+            Some(last) if messages.starts_with(&last.messages) => (last.messages.len(), last.in_messages),
+            _ => (0, 0),
+        };
+        let new = messages.iter_from(known).map(|message: &Arc<Message>| self.counter.count(message));
+        let in_messages = new.fold(counted, usize::saturating_add);
+        let format = response_format.as_ref();
+        let in_format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
+        CountedInput {
+            messages: messages.clone(),
+            tools: Arc::clone(tools),
+            in_messages,
+            in_tools,
+            in_format,
+        }
     }
 
     /// The cost by the table, or else by the source of default prices; `None` if neither has the model.
@@ -362,7 +441,7 @@ impl BudgetPolicies {
             BudgetUnit::Tokens => tokens,
             _ => cost.or_else(|| part.unknown_cost(usage)).unwrap_or(part.amount),
         };
-        let amounts = parts.iter().map(|part| (part.id.clone(), amount(part))).collect();
+        let amounts = parts.iter().map(|part| (part.counter.id.clone(), amount(part))).collect();
         let known = parts.iter().find_map(|part| part.unknown_cost(usage));
         Some((amounts, SpendAmounts::new(usage.input_tokens, usage.output_tokens, cost.or(known))))
     }
@@ -402,14 +481,15 @@ impl ReservedPart {
 
     /// The amount, and nothing in the whole of a rolling window, which all workers have in common.
     pub(crate) fn amounts_within_limit(&self) -> impl Iterator<Item = BudgetAmount> + use<> {
-        let amount = BudgetAmount::new(self.id.clone(), self.amount, self.budget.limit);
-        let (amount, whole) = match &self.rolling {
+        let BudgetCounter { id, rolling, kept_until, .. } = &self.counter;
+        let amount = BudgetAmount::new(id.clone(), self.amount, self.budget.limit);
+        let (amount, whole) = match rolling {
             None => (amount, None),
             Some((whole, beside)) => {
                 (amount.beside(beside.clone()), Some(BudgetAmount::new(whole.clone(), 0, 0)))
             }
         };
-        let kept_until = self.kept_until;
+        let kept_until = *kept_until;
         [amount].into_iter().chain(whole).map(move |amount| match kept_until {
             Some(at) => amount.kept_until(at),
             None => amount,
@@ -418,24 +498,26 @@ impl ReservedPart {
 
     /// The time until the window, or its current part, ends.
     pub(crate) fn time_left(&self, now: Timestamp) -> Duration {
-        let micros = self.until.map_or(0, |until| until.as_micros().saturating_sub(now.as_micros()));
+        let micros = self.counter.until.map_or(0, |until| until.as_micros().saturating_sub(now.as_micros()));
         Duration::from_micros(micros.try_into().unwrap_or_default())
     }
 
     /// The question of a run that does not fit.
-    pub(crate) fn exhausted(&self, spender: Spender<'_>, settled: u64, reserved: u64) -> ExhaustedBudget {
+    pub(crate) fn exhausted(&self, spender: Spender<'_>, found: &BudgetBalance) -> ExhaustedBudget {
         let Budget { name, unit, limit, .. } = &self.budget;
-        let mut exhausted = ExhaustedBudget::new(&**name, self.budget.shared_by(spender), *unit, *limit);
-        (exhausted.spent, exhausted.reserved, exhausted.requested) = (settled, reserved, self.amount);
-        exhausted.until = self.until.map(Into::into);
+        let (shared_by, limit) = (self.budget.shared_by(spender), found.limit(*limit));
+        let mut exhausted = ExhaustedBudget::new(&**name, shared_by, *unit, limit);
+        (exhausted.spent, exhausted.reserved, exhausted.requested) =
+            (found.settled, found.reserved, self.amount);
+        exhausted.until = self.counter.until.map(Into::into);
         exhausted.pauses = self.budget.when_exhausted == WhenExhausted::Pause;
         exhausted
     }
 
-    /// Whether a reservation has brought the budget to its warning, given its sum after it.
-    pub(crate) fn has_reached_warning(&self, sum: u64) -> bool {
+    /// Whether a reservation has brought the budget to its warning, given its sum after it and its limit.
+    pub(crate) fn has_reached_warning(&self, sum: u64, limit: u64) -> bool {
         #[expect(clippy::cast_precision_loss, reason = "limits are below 2^53")]
-        let is_beyond = |sum: u64, share: f64| sum as f64 >= self.budget.limit as f64 * share;
+        let is_beyond = |sum: u64, share: f64| sum as f64 >= limit as f64 * share;
         self.budget
             .warn_at
             .is_some_and(|share| is_beyond(sum, share) && !is_beyond(sum.saturating_sub(self.amount), share))

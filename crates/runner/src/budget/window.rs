@@ -127,6 +127,18 @@ impl BudgetWindow {
         BudgetWindow(WindowKind::Minute)
     }
 
+    /// The names of the windows that are open at an instant or, of a rolling one, of its current and its coming parts: all
+    /// in which requests of the next window's length may count.
+    pub(crate) fn names_from(&self, at: Timestamp) -> Result<Vec<String>, BudgetError> {
+        Ok(match &self.0 {
+            WindowKind::Hours(hours) => {
+                let (_, part) = part_at(hours_in_seconds(*hours), at);
+                (part..part + PARTS).map(|part| part_name(&hours_name(*hours), part)).collect()
+            }
+            _ => vec![self.at(at)?.name],
+        })
+    }
+
     /// The window at an instant.
     pub(crate) fn at(&self, at: Timestamp) -> Result<CurrentWindow, BudgetError> {
         let (length, zone) = match &self.0 {
@@ -135,7 +147,7 @@ impl BudgetWindow {
                 return Ok(CurrentWindow { name, until: None, kept_until: None, rolling: None });
             }
             WindowKind::Hours(hours) => {
-                return Ok(rolling(&format!("{hours}h"), hours.saturating_mul(3_600), at));
+                return Ok(rolling(&hours_name(*hours), hours_in_seconds(*hours), at));
             }
             WindowKind::Minute => return Ok(rolling("60s", 60, at)),
             WindowKind::Calendar(length, zone) => (length, zone),
@@ -172,9 +184,8 @@ impl fmt::Display for BudgetWindow {
 
 /// A rolling window of this many seconds, named by its length.
 fn rolling(length_name: &str, seconds: u32, at: Timestamp) -> CurrentWindow {
-    let length = i64::from(seconds) * 1_000_000 / PARTS;
-    let part = at.as_micros().div_euclid(length);
-    let name = |part: i64| format!("{length_name}@{part}");
+    let (length, part) = part_at(seconds, at);
+    let name = |part| part_name(length_name, part);
     let beside = (part - PARTS..part).chain(part + 1..=part + AHEAD).map(name).collect();
     let until = Timestamp::from_micros((part + 1).saturating_mul(length));
     let kept_until = until.after(Duration::from_secs(u64::from(seconds)) + KEPT_PART);
@@ -185,6 +196,24 @@ fn rolling(length_name: &str, seconds: u32, at: Timestamp) -> CurrentWindow {
         kept_until: Some(kept_until),
         rolling: Some(rolling),
     }
+}
+
+fn hours_name(hours: u32) -> String {
+    format!("{hours}h")
+}
+
+const fn hours_in_seconds(hours: u32) -> u32 {
+    hours.saturating_mul(3_600)
+}
+
+/// The length of a part of a rolling window in microseconds, and the number of the current one.
+const fn part_at(seconds: u32, at: Timestamp) -> (i64, i64) {
+    let length = seconds as i64 * 1_000_000 / PARTS;
+    (length, at.as_micros().div_euclid(length))
+}
+
+fn part_name(length_name: &str, part: i64) -> String {
+    format!("{length_name}@{part}")
 }
 
 fn date_name(first: Date, length: WindowLength) -> String {
@@ -257,6 +286,11 @@ mod tests {
             ("12h@12", "12h@23", "12h@25", "12h@28")
         );
         assert_eq!(BudgetWindow::hours(5).to_string(), "5 hours");
+        // A raise holds for as long as the window is.
+        let raised = BudgetWindow::hours(12).names_from(at("1970-01-02T00:59:59Z")).unwrap();
+        assert_eq!((raised.len(), raised[0].as_str(), raised[11].as_str()), (12, "12h@24", "12h@35"));
+        let day = BudgetWindow::day("UTC").unwrap().names_from(at("1970-01-02T00:59:59Z")).unwrap();
+        assert_eq!(day, ["1970-01-02[UTC]"]);
     }
 
     #[test]

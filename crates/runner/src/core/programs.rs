@@ -74,7 +74,7 @@ impl OlderAgents {
         self.archive = Some(archive);
     }
 
-    /// The agent with this fingerprint; `None` if it is unknown.
+    /// The agent with this fingerprint; `None` if it is not registered, and there is no archive.
     pub(crate) async fn find(
         &self,
         recorded: &Fingerprint,
@@ -88,10 +88,14 @@ impl OlderAgents {
         if let Some(program) = self.used_again(&digest) {
             return Ok(Some(program));
         }
-        let Some(earlier) = archive.load(&digest).await? else { return Ok(None) };
+        let Some(earlier) = archive.load(&digest).await? else {
+            return Err("no version of it is stored".into());
+        };
         let program = AgentProgram::of(earlier);
         // An option of this process may name another model.
-        let of_model = |change: &AgentChange| matches!(&*change.part, "model" | "model parameters");
+        let of_model = |change: &AgentChange| {
+            ["model", "model parameters"].into_iter().any(|part| change.is_of_agent_part(part))
+        };
         let changes = program.agent.changes_since(recorded);
         if let Some(other) = changes.iter().find(|change| !of_model(change)) {
             return Err(format!("what is stored of it makes another agent: {other}").into());

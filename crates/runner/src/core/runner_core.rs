@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stepfold_agent_loop::Ids;
 use stepfold_session_scopes::{AnyStore, AppId, SessionError, SessionId, SessionKey, UserId};
 
-use crate::budget::BudgetPolicies;
+use crate::budget::{BudgetPolicies, RefusedRequests};
 use crate::core::heartbeat_registry::HeartbeatRegistry;
 use crate::core::load::BacklogCounters;
 use crate::core::observers::ObserverFactories;
@@ -71,6 +71,8 @@ pub(crate) struct RunnerCore {
     pub(crate) abandon_after: Option<u32>,
     pub(crate) when_changed: WhenChanged,
     pub(crate) budgets: BudgetPolicies,
+    /// The requests that did not fit into one.
+    pub(crate) refused: RefusedRequests,
     /// Replaces sensitive parts of content before it is stored.
     pub(crate) redaction: Option<SessionRedaction>,
     pub(crate) retention: Option<RetentionPolicy>,

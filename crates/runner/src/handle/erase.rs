@@ -223,7 +223,10 @@ impl OpenErasure<'_> {
         let mut data = self.data(target, None).map_err(failed)?;
         if let EraseTarget::User { app, user } = &data.target {
             let of_user = |scope: &str| budgets_that_begin(&json!([[scope, app.as_str(), user.as_str()]]));
+            // NOTE: also those that the user has in all apps: a name of the user is in their ids.
+            let of_principal = budgets_that_begin(&json!([["principal", user.as_str()]]));
             data = data.clone().with_budgets(["user", "session", "run"].into_iter().flat_map(of_user));
+            data = data.with_budgets(of_principal);
         }
         let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
         if !self.request.is_dry_run {

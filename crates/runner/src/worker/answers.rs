@@ -96,7 +96,7 @@ impl InvocationDriver<'_> {
             return Ok(());
         }
         // A record that this agent cannot read waits for another version of the agent.
-        let access = self.access.clone().with_changed_agent(true);
+        let access = self.access.clone().with_changed_agent(true).leaving_out_misfits();
         let Ok(Some(stopped)) = access.unfinished_run(&self.cache, read) else { return Ok(()) };
         let UnfinishedRun { run, program, invocation, place, seen, .. } = *stopped;
         let run = run.without_upgrade();

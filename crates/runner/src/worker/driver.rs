@@ -149,11 +149,7 @@ impl<'a> InvocationDriver<'a> {
                 continue;
             }
             let inspected = self.inspect(&read, holder).await;
-            if let Err(RunnerError {
-                kind: RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. },
-                ..
-            }) = inspected
-            {
+            if inspected.as_ref().is_err_and(RunnerError::is_of_other_agent) {
                 // NOTE: answers are stored even if this agent may not continue the run: they may not be lost,
                 // docs/decisions/runner.md.
                 self.store_arrived_answers(&read).await?;
@@ -295,7 +291,10 @@ impl<'a> InvocationDriver<'a> {
         read: &ReadSession,
     ) -> Result<(Option<Box<UnfinishedRun>>, LastRunStatus), RunnerError> {
         let is_abandoned = self.goal == InvocationGoal::Abandon;
-        let access = self.access.clone().with_changed_agent(is_abandoned);
+        let access = match is_abandoned {
+            true => self.access.clone().with_changed_agent(true).leaving_out_misfits(),
+            false => self.access.clone(),
+        };
         match access.unfinished_run(&self.cache, read) {
             // This agent cannot read the record. A run that begins and is immediately cancelled follows, and
             // repairs what it left open.

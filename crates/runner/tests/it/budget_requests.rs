@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, AgentBuilder, ExhaustedBudget, Exit, Outcome, Pause};
 use stepfold_graph::{AgentNode, END, Graph, START};
 use stepfold_runner::session_scopes::{
@@ -18,6 +19,7 @@ use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, Content, Cost, FinishReason, Media, Message, ModelError, ModelErrorKind,
     ModelParams, NextAttempt, Price, PriceSource, Prices, ReplyStream, Usage,
 };
+use stepfold_tools::{Tool, ToolError};
 use stepfold_trim::{Summarize, Trim, token_counter};
 
 use crate::world::ManualClock;
@@ -220,6 +222,25 @@ async fn repairs_of_structured_output_are_requests() {
     assert_eq!(states(&store).await, ["settled"; 3]);
 }
 
+/// At its limit of steps a run asks once more, for a final answer: that is a request as well, and waits for the budget.
+#[tokio::test]
+async fn a_final_answer_is_a_request() {
+    let store = store();
+    let look = || Tool::new("look", "Looks.", async || Ok::<_, ToolError>("area 3")).build().unwrap();
+    let of = |limit: u64| {
+        let script = "assistant: > c1 look()\nassistant: so far area 3";
+        let agent = Agent::builder(Script::parse(script).unwrap());
+        let agent = agent.tools([look()]).max_steps(1).final_answer().build().unwrap();
+        runner(agent, &store).budget(Budget::requests("all", limit)).build()
+    };
+    let few = of(1);
+    assert_eq!(exhausted(&say(&few, Message::user("hello")).await).spent, 1);
+    let more = of(2);
+    let outcome = more.session("ada", "s1").await.unwrap().resume().await.unwrap();
+    assert_eq!(outcome.text(), "so far area 3");
+    assert_eq!(spend(&store).await.len(), 2);
+}
+
 #[tokio::test]
 async fn a_request_that_is_sent_again_because_it_was_too_long_counts_once() {
     let store = store();
@@ -244,6 +265,31 @@ async fn agents_of_a_graph_spend_from_the_budgets_of_its_runs() {
     let more = runner(graph.into(), &store).budget(Budget::requests("all", 2)).build();
     more.session("ada", "s1").await.unwrap().resume().await.unwrap();
     assert_eq!(states(&store).await, ["settled"; 2]);
+}
+
+/// What earlier requests of the run had is not counted again: a counter sees each message once, and the sums are the same.
+#[tokio::test]
+async fn a_growing_conversation_is_counted_once() {
+    let (seen, store) = (Arc::new(AtomicUsize::new(0)), store());
+    let counts = Arc::clone(&seen);
+    let counter = token_counter("counting", move |message: &Message| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        message.text().len() + 1
+    });
+    let look = Tool::new("look", "Looks.", async || Ok::<_, ToolError>("area 3")).build().unwrap();
+    let calls: String = (0..3).map(|call| format!("assistant: > c{call} look()\n")).collect();
+    let agent = Agent::builder(Script::parse(&format!("{calls}assistant: done")).unwrap()).tools([look]);
+    let agent = agent.params(ModelParams::default().with_max_output_tokens(50)).build().unwrap();
+    let runner = Runner::builder(agent, store.clone()).app("shop").unwrap().count_tokens_with(counter);
+    let runner = runner.budget(Budget::requests("all", 100)).build();
+    runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+    let spent = spend(&store).await;
+    assert_eq!(spent.len(), 4);
+    // The question, and a call and its result of each step.
+    assert_eq!(seen.load(Ordering::SeqCst), 7);
+    let inputs: Vec<u64> = spent.iter().map(|record| record.amounts.input_tokens).collect();
+    let first = inputs[0];
+    assert!(inputs.iter().enumerate().all(|(step, tokens)| *tokens == first + 2 * step as u64), "{inputs:?}");
 }
 
 #[tokio::test]

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use stepfold_agent_loop::{Agent, BudgetUnit, ExhaustedBudget, Exit, Outcome, Pause, RunFault};
 use stepfold_runner::{
-    Budget, BudgetScope, BudgetWindow, Remedy, RunReport, RunStatus, Runner, RunnerBuilder, RunnerErrorKind,
-    WallClock, WhenExhausted, exhausted_budget,
+    Budget, BudgetScope, BudgetSpender, BudgetWindow, EraseRequest, ErasureSubject, Remedy, RunReport,
+    RunStatus, Runner, RunnerBuilder, RunnerErrorKind, WallClock, WhenExhausted, exhausted_budget,
 };
 use stepfold_session_scopes::{
-    AnyStore, AppId, BudgetAmount, EventRange, ListSpend, MemoryStore, ReservationId, ReserveSpend,
-    SessionKey, SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore,
+    AnyStore, AppId, Author, BudgetAmount, EventRange, ListSpend, MemoryStore, ReservationId, ReserveSpend,
+    SessionKey, SessionStore, SpendAmounts, SpendRecord, SpendState, SqliteStore, Timestamp, UserId,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ModelParams, Price,
@@ -173,6 +173,99 @@ async fn an_exhausted_run_pauses_before_the_request_and_continues_under_a_higher
     .await;
 }
 
+/// The raise is in the store: it holds in all processes, for this window, and is no part of a session's history.
+#[tokio::test]
+async fn a_raise_holds_in_every_process_until_the_window_ends() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let day = |limit| {
+            Budget::requests("daily", limit).of(BudgetScope::User).each(BudgetWindow::day("UTC").unwrap())
+        };
+        let process = || runner(agent(model.clone()), &store).budget(day(1)).clock(clock.clone()).build();
+        let (one, other) = (process(), process());
+        one.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        let session = one.session("ada", "s2").await.unwrap();
+        assert_eq!(exhausted(&session.run("hello").await.unwrap()).limit, 1);
+        let of_ada = BudgetSpender::new().user(UserId::new("ada").unwrap());
+        let error = other.raise_budget(&BudgetSpender::new(), "daily", 5).await.unwrap_err();
+        assert!(error.to_string().starts_with("unknown budget `daily`; there is none"), "{error}");
+        assert_eq!(other.raise_budget(&of_ada, "daily", 3).await.unwrap().limit, 3);
+        let error = other.raise_budget(&of_ada, "daily", 2).await.unwrap_err();
+        assert!(error.to_string().contains("not raised to 2 requests: its limit is 3 requests"), "{error}");
+        // The waiting run continues at its request, and a rewind or a fork does not take the raise back.
+        assert_eq!(session.resume().await.unwrap().exit(), &Exit::Text);
+        session.rewind(0).await.unwrap();
+        let fork = session.fork("fork", None).await.unwrap();
+        assert_eq!(fork.run("hello").await.unwrap().exit(), &Exit::Text);
+        let outcome = one.session("ada", "s3").await.unwrap().run("hello").await.unwrap();
+        assert_eq!((exhausted(&outcome).spent, exhausted(&outcome).limit), (3, 3));
+        assert_eq!(one.refused_requests().get("daily"), Some(&2));
+        // Others have the declared limit, and so has the next day.
+        one.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
+        let outcome = one.session("bob", "s2").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).limit, 1);
+        clock.advance(Duration::from_secs(24 * 3_600));
+        assert_eq!(other.budgets(&of_ada).await.unwrap()[0].limit, 1);
+    })
+    .await;
+}
+
+/// A rolling window has no end: its raise holds for as long as the window is.
+#[tokio::test]
+async fn a_raise_of_a_rolling_window_ends_after_its_hours() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let budget = Budget::requests("rolling", 1).each(BudgetWindow::hours(12));
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        let say = async |id: &str| runner.session("ada", id).await.unwrap().run("hello").await.unwrap();
+        say("s1").await;
+        assert_eq!(exhausted(say("s2").await.as_ref()).limit, 1);
+        runner.raise_budget(&BudgetSpender::new(), "rolling", 2).await.unwrap();
+        assert_eq!(say("s3").await.exit(), &Exit::Text);
+        clock.advance(Duration::from_secs(10 * 3_600));
+        let outcome = say("s4").await;
+        assert_eq!((exhausted(&outcome).spent, exhausted(&outcome).limit), (2, 2));
+        // The spent amount and the raise have left the window.
+        clock.advance(Duration::from_secs(4 * 3_600));
+        assert_eq!(say("s5").await.exit(), &Exit::Text);
+        assert_eq!(exhausted(say("s6").await.as_ref()).limit, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_principal_has_one_budget_in_all_apps() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let app = |name: &str| {
+            let budget = Budget::requests("each", 2).of(BudgetScope::Principal);
+            runner(agent(model.clone()), &store).app(name).unwrap().budget(budget).build()
+        };
+        let (shop, desk) = (app("shop"), app("desk"));
+        for runner in [&shop, &desk] {
+            assert_eq!(
+                runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap().exit(),
+                &Exit::Text
+            );
+        }
+        let outcome = desk.session("ada", "s2").await.unwrap().run("hello").await.unwrap();
+        let question = exhausted(&outcome);
+        assert_eq!((question.scope.as_str(), question.spent, question.limit), ("principal ada", 2, 2));
+        desk.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
+        // Raised through one app, it is raised in the other one.
+        let of_ada = BudgetSpender::new().user(UserId::new("ada").unwrap());
+        shop.raise_budget(&of_ada, "each", 3).await.unwrap();
+        assert_eq!(desk.session("ada", "s2").await.unwrap().resume().await.unwrap().exit(), &Exit::Text);
+        assert_eq!(shop.budgets(&of_ada).await.unwrap()[0].spent, 3);
+        // An erasure of the user takes its name out of the counters.
+        let author = Author::new("admin").unwrap();
+        let subject = ErasureSubject::User(UserId::new("ada").unwrap());
+        shop.erase(EraseRequest::new(subject, author, "as the test wants")).await.unwrap();
+        assert_eq!(shop.budgets(&of_ada).await.unwrap()[0].spent, 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_waiting_run_continues_by_itself_in_the_next_window() {
     over_stores(async |store| {
@@ -200,6 +293,29 @@ async fn a_waiting_run_continues_by_itself_in_the_next_window() {
 }
 
 /// A resumed run continues with what it has left; the next message has a budget of its own.
+/// On 31 March 2024 clocks go forward in Berlin: the day has 23 hours, and ends at 22:00 UTC.
+#[tokio::test]
+async fn a_waiting_run_continues_at_the_midnight_of_a_day_on_which_clocks_change() {
+    over_stores(async |store| {
+        let (model, clock) = (Metered::new(40), ManualClock::new());
+        let noon = Timestamp::from_micros(1_711_886_400_000_000);
+        let ahead = noon.as_micros() - clock.now().as_micros();
+        clock.advance(Duration::from_micros(u64::try_from(ahead).unwrap()));
+        let budget = Budget::requests("daily", 1).each(BudgetWindow::day("Europe/Berlin").unwrap());
+        let runner = runner(agent(model.clone()), &store).budget(budget).clock(clock.clone()).build();
+        runner.session("ada", "s1").await.unwrap().run("hello").await.unwrap();
+        let outcome = runner.session("ada", "s2").await.unwrap().run("hello").await.unwrap();
+        assert_eq!(exhausted(&outcome).until, Some(noon.after(Duration::from_secs(10 * 3_600)).into()));
+        clock.advance(Duration::from_secs(10 * 3_600 - 1));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 1);
+        clock.advance(Duration::from_secs(2));
+        recover(&runner).await;
+        assert_eq!(model.asked(), 2);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn each_run_has_its_own_budget() {
     use stepfold_agent_loop::test_kit::Script;

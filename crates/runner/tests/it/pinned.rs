@@ -168,6 +168,32 @@ fn an_unknown_agent_is_refused_its_decision_is_stored_and_a_caller_may_force_the
     });
 }
 
+/// An archive without any agent.
+struct EmptyArchive;
+
+impl AgentArchive for EmptyArchive {
+    fn load<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Option<EarlierAgent>, ArchiveError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+#[test]
+fn a_version_that_is_not_stored_is_named_in_the_refusal() {
+    each_store(|world| {
+        process(async {
+            let asked = waits(world, "s1").await;
+            let runner = pinned(world).archive(EmptyArchive).build();
+            let session = runner.session("ada", "s1").await.unwrap();
+            let error = session.resume().decide(&*asked, Decision::Approve).await.unwrap_err();
+            assert!(matches!(error.kind, RunnerErrorKind::PinnedAgent { .. }), "{error:?}");
+            assert!(error.to_string().contains("no version of it is stored"), "{error}");
+            let checked = runner.check_upgrade().next().await.unwrap().unwrap();
+            let reasons = checked.reasons().join("; ");
+            assert!(!checked.continues() && reasons.contains("no version of it is stored"), "{reasons}");
+        });
+    });
+}
+
 /// An archive of one agent, which counts how often it was asked.
 struct Archive {
     agent: Option<Agent>,

@@ -165,7 +165,7 @@ fn an_open_call() {
         the rule of approval of the agent: touched approval changed, and call `c2` is open
         tools that are asked for at each step: touched tool pay is gone, and call `c2` is open; tools is new, and call `c2` is open
         the schema of a key with a value: touched state key log changed, and key `log` has a value
-        another type of a key with a value: cannot be read the store failed: incompatible stored value of key "log": stored as list of string, opened as integer: expected integer, found list at $; register a migration
+        another type of a key with a value: cannot be read incompatible stored value of key "log": stored as list of string, opened as integer: expected integer, found list at $; register a migration
         the handler of a key with a value: touched state key log changed, and key `log` has a value
         the schema of a key without a value: compatible state key topic changed
         a key that is gone, without a value: compatible state key topic is gone

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use http::StatusCode;
 use prometheus_client::encoding::text::encode;
@@ -16,8 +16,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use stepfold_agent_loop::{EventKind, Observer, ObserverError, RunEvent};
-use stepfold_runner::RunnerLoad;
+use stepfold_agent_loop::{BudgetUnit, EventKind, Observer, ObserverError, RunEvent};
+use stepfold_runner::{BudgetSpender, BudgetStatus, Runner, RunnerLoad};
 use stepfold_session_scopes::StoreConnections;
 use tokio::time::Instant;
 
@@ -80,6 +80,32 @@ struct MetricFamilies {
     connections: Family<ConnectionLabels, Gauge<i64, AtomicI64>>,
     most_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
     pending_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
+    budgets: BudgetFamilies,
+}
+
+/// The sums and limits of budgets, and the requests that they refused.
+#[derive(Default)]
+struct BudgetFamilies {
+    spent: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    reserved: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    limit: Family<BudgetLabels, Gauge<f64, AtomicU64>>,
+    refused: Family<RefusedLabels, Counter>,
+}
+
+/// A budget of an app or a group: those of users have no metrics.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BudgetLabels {
+    #[prometheus(flatten)]
+    app: AppLabels,
+    budget: String,
+    unit: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    #[prometheus(flatten)]
+    app: AppLabels,
+    budget: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -140,6 +166,45 @@ struct ModelLabels {
 struct ToolLabels {
     gen_ai_tool_name: String,
     status: String,
+}
+
+impl BudgetFamilies {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "stepfold_budget_spent",
+            "The spent amount of a budget of an app or a group in its window, in dollars, tokens or requests",
+            self.spent.clone(),
+        );
+        registry.register(
+            "stepfold_budget_reserved",
+            "The amount that is reserved in it for requests under way",
+            self.reserved.clone(),
+        );
+        registry.register("stepfold_budget_limit", "The limit that holds in it", self.limit.clone());
+        registry.register(
+            "stepfold_budget_refused_requests",
+            "Requests to models that did not fit into a budget, also of users: their runs wait or have failed",
+            self.refused.clone(),
+        );
+    }
+
+    /// Sets how the budgets of an app stand.
+    async fn read(&self, app: &AppLabels, runner: &Runner) {
+        for (budget, refused) in runner.refused_requests() {
+            let labels = RefusedLabels { app: app.clone(), budget: budget.to_string() };
+            let counter = self.refused.get_or_create(&labels);
+            counter.inc_by(refused.saturating_sub(counter.get()));
+        }
+        // NOTE: a store that does not answer, or has no budgets, costs these figures and not the others.
+        let Ok(budgets) = runner.budgets(&BudgetSpender::new()).await else { return };
+        for BudgetStatus { budget, spent, reserved, limit, .. } in budgets {
+            let (app, unit) = (app.clone(), budget.unit.as_str());
+            let labels = BudgetLabels { app, budget: budget.name.to_string(), unit };
+            for (gauge, amount) in [(&self.spent, spent), (&self.reserved, reserved), (&self.limit, limit)] {
+                gauge.get_or_create(&labels).set(in_units(budget.unit, amount));
+            }
+        }
+    }
 }
 
 impl Default for Metrics {
@@ -251,6 +316,8 @@ impl Metrics {
             "Operations that wait for a connection",
             pending_connections.clone(),
         );
+        let budgets = BudgetFamilies::default();
+        budgets.register(&mut registry);
         Metrics(Arc::new(MetricFamilies {
             registry,
             requests,
@@ -273,6 +340,7 @@ impl Metrics {
             connections,
             most_connections,
             pending_connections,
+            budgets,
         }))
     }
 
@@ -281,9 +349,14 @@ impl Metrics {
         RunMetrics { metrics: self.clone(), run: RunTimings::default() }
     }
 
-    /// Sets what the runner of an app does now.
-    pub(super) fn load(&self, app: &str, load: RunnerLoad) {
-        let app = AppLabels { app: app.to_owned() };
+    /// Sets what the runner of an app does now, and how its budgets stand.
+    pub(super) async fn read(&self, app: &str, runner: &Runner) {
+        let labels = AppLabels { app: app.to_owned() };
+        self.load(&labels, runner.load());
+        self.0.budgets.read(&labels, runner).await;
+    }
+
+    fn load(&self, app: &AppLabels, load: RunnerLoad) {
         let oldest = usize::try_from(load.oldest.as_secs()).unwrap_or(usize::MAX);
         let StoreConnections { limit, open, used, waiting, .. } = load.connections;
         for (gauge, number) in [
@@ -296,7 +369,7 @@ impl Metrics {
             (&self.0.most_connections, limit),
             (&self.0.pending_connections, waiting),
         ] {
-            gauge.get_or_create(&app).set(i64::try_from(number).unwrap_or(i64::MAX));
+            gauge.get_or_create(app).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         for (state, number) in [("used", used), ("idle", open.saturating_sub(used))] {
             let of = ConnectionLabels { app: app.clone(), db_client_connection_state: state };
@@ -309,7 +382,7 @@ impl Metrics {
             (&self.0.expired_events, load.expired_events),
             (&self.0.retention_failures, load.retention_failures),
         ] {
-            let counter = counter.get_or_create(&app);
+            let counter = counter.get_or_create(app);
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
@@ -420,6 +493,15 @@ impl MetricFamilies {
             #[expect(clippy::cast_precision_loss, reason = "a count of tokens is far below 2^53")]
             self.tokens.get_or_create(&labels).observe(tokens as f64);
         }
+    }
+}
+
+/// An amount in dollars, tokens or requests.
+#[expect(clippy::cast_precision_loss, reason = "amounts are at most 2^53")]
+fn in_units(unit: BudgetUnit, amount: u64) -> f64 {
+    match unit {
+        BudgetUnit::Usd => amount as f64 / 1e9,
+        _ => amount as f64,
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, LifeId, ReservationId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ERASED_USER, EraseData, ListSpend, MAX_BUDGET_AMOUNT, ReadBudgets,
-    ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ERASED_USER, EraseData, ListSpend, MAX_BUDGET_AMOUNT, RaiseBudgets,
+    ReadBudgets, ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -15,6 +15,7 @@ struct BudgetSums {
     settled: u64,
     reserved: u64,
     kept_until: Option<Timestamp>,
+    raised_to: u64,
 }
 
 /// The sums of budgets, and the requests that they consist of.
@@ -29,8 +30,9 @@ pub(super) struct MemoryBudgets {
 
 impl MemoryBudgets {
     fn balance(&self, budget: &BudgetId) -> BudgetBalance {
-        let BudgetSums { settled, reserved, .. } = self.sums.get(budget).copied().unwrap_or_default();
-        BudgetBalance::new(budget.clone(), settled, reserved)
+        let BudgetSums { settled, reserved, raised_to, .. } =
+            self.sums.get(budget).copied().unwrap_or_default();
+        BudgetBalance::new(budget.clone(), settled, reserved).raised_to(raised_to)
     }
 
     /// The sums of a budget with the other parts of its window.
@@ -38,7 +40,7 @@ impl MemoryBudgets {
         let beside = part.beside.iter().map(|budget| self.balance(budget));
         beside.fold(self.balance(&part.budget), |sums, other| {
             let (settled, reserved) = (sums.settled + other.settled, sums.reserved + other.reserved);
-            BudgetBalance::new(sums.budget, settled, reserved)
+            BudgetBalance { settled, reserved, ..sums }
         })
     }
 
@@ -54,7 +56,8 @@ impl MemoryBudgets {
         if !self.requests.contains_key(&id) {
             for part @ BudgetAmount { amount, limit, .. } in &amounts {
                 let found = self.window(part);
-                if found.settled.saturating_add(found.reserved).saturating_add(*amount) > *limit {
+                if found.settled.saturating_add(found.reserved).saturating_add(*amount) > found.limit(*limit)
+                {
                     return Err(SessionError::budget_exhausted(found, *amount, *limit));
                 }
             }
@@ -69,14 +72,29 @@ impl MemoryBudgets {
     }
 
     fn add(&mut self, BudgetAmount { budget, amount, kept_until, .. }: &BudgetAmount) {
+        self.sums.entry(budget.clone()).or_default().reserved += amount;
+        self.keep_until(budget, *kept_until);
+    }
+
+    fn keep_until(&mut self, budget: &BudgetId, kept_until: Option<Timestamp>) {
         let sums = self.sums.entry(budget.clone()).or_default();
-        sums.reserved += amount;
-        if sums.kept_until != *kept_until {
-            let before = std::mem::replace(&mut sums.kept_until, *kept_until);
+        if sums.kept_until != kept_until {
+            let before = std::mem::replace(&mut sums.kept_until, kept_until);
             if let Some(end) = before {
                 self.ends.remove(&(end, budget.clone()));
             }
             self.ends.extend(kept_until.map(|end| (end, budget.clone())));
+        }
+    }
+
+    /// Raises the limits of budgets, unless they were raised to as much before.
+    pub(super) fn raise(&mut self, request: &RaiseBudgets) {
+        for budget in &request.budgets {
+            if !self.sums.contains_key(budget) {
+                self.keep_until(budget, request.kept_until);
+            }
+            let sums = self.sums.entry(budget.clone()).or_default();
+            sums.raised_to = sums.raised_to.max(request.limit);
         }
     }
 

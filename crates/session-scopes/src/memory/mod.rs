@@ -34,11 +34,11 @@ use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
     FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
-    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
-    RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionCursor, SessionPage,
-    SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended, VacuumStore, Verified, VerifySessions,
-    WriteOrigin, WriteScope, check_user, first_events,
+    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionCursor,
+    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended, VacuumStore, Verified,
+    VerifySessions, WriteOrigin, WriteScope, check_user, first_events,
 };
 use crate::time::Timestamp;
 
@@ -255,6 +255,11 @@ impl SessionStore for MemoryStore {
 
     async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
         Ok(self.lock().budgets.balances(&request))
+    }
+
+    async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
+        self.lock().budgets.raise(&request);
+        Ok(())
     }
 
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {

@@ -1,52 +1,18 @@
 //! Budgets in PostgreSQL: runs the statements of [`rows::budgets`](crate::rows::budgets).
 
 use tokio::try_join;
-use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::connection::Object;
 use super::rows::PostgresSessionRow;
-use super::statements::{KEEP_SESSION, SqlStatement};
+use super::sql::PostgresRows;
+use super::statements::KEEP_SESSION;
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::budgets;
-use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
-    BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
+    BudgetBalance, ListSpend, RaiseBudgets, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
 };
-
-pub(super) struct BudgetRows<'a>(pub(super) &'a Object);
-
-impl RunSql for BudgetRows<'_> {
-    async fn rows(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
-        let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
-        let rows = query(self.0, SqlStatement::of_both(sql), &given).await?;
-        Ok(rows.iter().map(read).collect())
-    }
-}
-
-fn parameter<'a>(value: &'a SqlValue<'_>) -> &'a (dyn ToSql + Sync) {
-    match value {
-        SqlValue::Int(number) => number,
-        SqlValue::OptionalInt(number) => number,
-        SqlValue::Text(text) => text,
-        SqlValue::OptionalText(text) => text,
-        SqlValue::Bytes(bytes) => bytes,
-    }
-}
-
-fn read(row: &Row) -> SqlRow {
-    let (mut texts, mut ints, mut blobs) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, column) in row.columns().iter().enumerate() {
-        match *column.type_() {
-            Type::TEXT => texts.push(row.get(index)),
-            Type::BYTEA => blobs.push(row.get(index)),
-            _ => ints.push(row.get(index)),
-        }
-    }
-    SqlRow { texts, ints, blobs }
-}
 
 pub(super) async fn reserve(
     connection: Object,
@@ -55,7 +21,7 @@ pub(super) async fn reserve(
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| {
         check_claim(inside, request).await?;
-        budgets::reserve(&mut BudgetRows(inside), request).await
+        budgets::reserve(&mut PostgresRows(inside), budgets::POSTGRES, request).await
     })
 }
 
@@ -79,16 +45,12 @@ pub(super) async fn settle(
 
 /// Ends reservations inside of a transaction; returns whether one of them was open.
 pub(super) async fn settle_all(connection: &Object, requests: &[SettleSpend]) -> Result<bool, SessionError> {
-    let mut is_open = false;
-    for request in requests {
-        is_open |= budgets::settle(&mut BudgetRows(connection), request).await?;
-    }
-    Ok(is_open)
+    budgets::settle(&mut PostgresRows(connection), requests).await
 }
 
-/// Settles what is open in a session that is rewound or deleted, inside of that transaction.
+/// Settles what is open in a session that is rewound or deleted, at the end of that transaction.
 pub(super) async fn settle_left(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
-    budgets::settle_open(&mut BudgetRows(connection), &SettleOpen::new(key.clone())).await.map(drop)
+    budgets::settle_open(&mut PostgresRows(connection), std::slice::from_ref(key)).await.map(drop)
 }
 
 pub(super) async fn settle_open(
@@ -97,7 +59,7 @@ pub(super) async fn settle_open(
     request: &SettleOpen,
 ) -> Result<u64, SessionError> {
     in_transaction!(connection, idle.usual(), |inside| {
-        budgets::settle_open(&mut BudgetRows(inside), request).await
+        budgets::settle_open(&mut PostgresRows(inside), std::slice::from_ref(&request.key)).await
     })
 }
 
@@ -105,9 +67,18 @@ pub(super) async fn balances(
     connection: Object,
     request: &ReadBudgets,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
-    budgets::balances(&mut BudgetRows(&connection), request).await
+    budgets::balances(&mut PostgresRows(&connection), request).await
+}
+
+pub(super) async fn raise(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &RaiseBudgets,
+) -> Result<(), SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| budgets::raise(&mut PostgresRows(inside), request)
+        .await)
 }
 
 pub(super) async fn list(connection: Object, request: &ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
-    budgets::list(&mut BudgetRows(&connection), request).await
+    budgets::list(&mut PostgresRows(&connection), request).await
 }

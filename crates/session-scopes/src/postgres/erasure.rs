@@ -3,12 +3,12 @@
 use tokio::try_join;
 use tokio_postgres::Row;
 
-use super::budgets::BudgetRows;
 use super::connection::Object;
 use super::error::failed;
 use super::inbox;
 use super::list_entry::update_entry;
 use super::rows::{PostgresSessionRow, event_seal};
+use super::sql::PostgresRows;
 use super::statements::{
     DROP_EMPTY_SCOPE, ERASABLE_EVENT, FIND_SEAL, LOCK_SESSION, PUT_ERASED, SESSION_WITH_FORKS,
     SESSIONS_OF_USER, SESSIONS_SHARING, SqlStatement,
@@ -31,7 +31,7 @@ struct PostgresErasure<'a>(&'a Object);
 
 impl RunSql for PostgresErasure<'_> {
     async fn rows(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
-        BudgetRows(self.0).rows(sql, values).await
+        PostgresRows(self.0).rows(sql, values).await
     }
 }
 

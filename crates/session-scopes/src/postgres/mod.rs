@@ -22,6 +22,7 @@ mod pooler;
 mod read;
 mod rows;
 mod search;
+mod sql;
 mod statements;
 mod sums;
 mod tables;
@@ -55,10 +56,11 @@ use crate::store::{
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
     FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
     ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionOutline,
-    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StoreConnections, StoreNotices,
-    Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user, first_events,
+    RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions,
+    SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StoreConnections,
+    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user,
+    first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -563,6 +565,11 @@ impl SessionStore for PostgresStore {
     async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(budgets::balances(connection, &request))).await
+    }
+
+    async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::raise(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {

@@ -3,8 +3,8 @@
 use tokio::try_join;
 
 use super::PostgresStore;
-use super::budgets::BudgetRows;
 use super::connection::Object;
+use super::sql::PostgresRows;
 use super::transaction::{PooledTransaction, begin, commit, in_transaction};
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
@@ -19,7 +19,7 @@ impl SearchIndex for PostgresStore {
         shards: &[usize],
     ) -> Result<IndexHead, SessionError> {
         let connection = self.connection().await?;
-        let mut rows = BudgetRows(&connection);
+        let mut rows = PostgresRows(&connection);
         self.with_timeout(Box::pin(search::head(&mut rows, &POSTGRES, key, life, shards))).await
     }
 
@@ -27,7 +27,7 @@ impl SearchIndex for PostgresStore {
         let (connection, idle) = (self.connection().await?, &self.0.cache.idle);
         let begin = async {
             in_transaction!(connection, idle.usual(), |inside| {
-                search::begin(&mut BudgetRows(inside), &POSTGRES, number).await
+                search::begin(&mut PostgresRows(inside), &POSTGRES, number).await
             })
         };
         self.with_timeout(Box::pin(begin)).await
@@ -35,7 +35,7 @@ impl SearchIndex for PostgresStore {
 
     async fn block(&self, number: i64, after: u64) -> Result<Vec<IndexPart>, SessionError> {
         let connection = self.connection().await?;
-        let mut rows = BudgetRows(&connection);
+        let mut rows = PostgresRows(&connection);
         self.with_timeout(Box::pin(search::block(&mut rows, number, after))).await
     }
 
@@ -43,7 +43,7 @@ impl SearchIndex for PostgresStore {
         let (connection, idle) = (self.connection().await?, &self.0.cache.idle);
         let put = async {
             in_transaction!(connection, idle.usual(), |inside| {
-                search::put(&mut BudgetRows(inside), &POSTGRES, &block).await
+                search::put(&mut PostgresRows(inside), &POSTGRES, &block).await
             })
         };
         self.with_timeout(Box::pin(put)).await
@@ -59,10 +59,10 @@ impl SearchIndex for PostgresStore {
 
 /// Deletes the blocks of a session, inside of a transaction that has locked its row.
 pub(super) async fn forget(connection: &Object, number: i64) -> Result<(), SessionError> {
-    search::forget(&mut BudgetRows(connection), number).await
+    search::forget(&mut PostgresRows(connection), number).await
 }
 
 /// Deletes the index of a session that is deleted, inside of that transaction.
 pub(super) async fn end(connection: &Object, number: i64) -> Result<(), SessionError> {
-    search::end(&mut BudgetRows(connection), number).await
+    search::end(&mut PostgresRows(connection), number).await
 }

@@ -15,7 +15,7 @@ use crate::error::SessionError;
 use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[
@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../rows/v4.sql"),
     include_str!("../rows/v5.sql"),
     include_str!("../rows/v6.sql"),
+    include_str!("../rows/v7.sql"),
 ];
 
 const META: &str = "stepfold_meta";

@@ -575,9 +575,14 @@ pub(super) async fn delete(
     idle: &IdleTimeout,
     request: &DeleteSession,
 ) -> Result<Deleted, SessionError> {
-    in_transaction!(connection, idle.usual(), |inside| delete_inside(inside, request).await)
+    in_transaction!(connection, idle.usual(), |inside| {
+        let deleted = delete_inside(inside, request).await?;
+        budgets::settle_left(inside, &request.key).await?;
+        Ok(deleted)
+    })
 }
 
+/// Deletes a session. Its open reservations stay, and are settled after all other rows are locked.
 pub(super) async fn delete_inside(
     connection: &Object,
     request: &DeleteSession,
@@ -600,7 +605,6 @@ pub(super) async fn delete_inside(
         sweep(connection, segment.stream).await?;
     }
     search::end(connection, row.number).await?;
-    budgets::settle_left(connection, key).await?;
     let user_keys =
         if request.user_state { delete_user(connection, &key.app, &key.user).await? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })

@@ -1,5 +1,9 @@
 //! The operations on budgets of both databases: every statement, and the order in which they run, once. A store runs the
 //! statements inside its transaction; SQLite does so without waiting.
+//!
+//! Transactions of PostgreSQL lock rows in one order, so that none waits for another one in a circle: the rows of sessions,
+//! those of shared scopes, requests in the list of spend, and budgets by their ids, last. An operation with several
+//! reservations or sessions ends them all before it changes the first budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +13,8 @@ use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, ReadBudgets, ReservationEnd,
-    ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets,
+    ReservationEnd, ReserveSpend, SettleSpend, SpendAmounts, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -27,12 +31,15 @@ statements! {
     // NOTE: the condition and the change are one statement: no other worker can reserve in between.
     RESERVE = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until) \
         SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0, CAST($3 AS BIGINT) WHERE $2 <= CAST($4 AS BIGINT) \
+        OR EXISTS (SELECT 1 FROM stepfold_budgets WHERE budget = $1 AND raised_to >= $2) \
         ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2, kept_until = $3 \
-        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 <= $4 RETURNING settled, reserved";
-    // NOTE: some for each new one, so that no reservation waits for the deletion of many.
-    DROP_ENDED = "DELETE FROM stepfold_budgets WHERE budget IN (SELECT budget FROM stepfold_budgets \
-        WHERE kept_until < $1 AND reserved = 0 LIMIT 32) AND reserved = 0 RETURNING settled";
-    BALANCE = "SELECT settled, reserved FROM stepfold_budgets WHERE budget = $1";
+        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 \
+        <= CASE WHEN stepfold_budgets.raised_to > $4 THEN stepfold_budgets.raised_to ELSE $4 END \
+        RETURNING settled, reserved, raised_to";
+    RAISE = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until, raised_to) \
+        VALUES ($1, 0, 0, $2, $3) ON CONFLICT (budget) DO UPDATE SET raised_to = $3 \
+        WHERE stepfold_budgets.raised_to < $3 RETURNING settled";
+    BALANCE = "SELECT settled, reserved, raised_to FROM stepfold_budgets WHERE budget = $1";
     // NOTE: a list of parameters, since the databases have no form for one of any length in common.
     WINDOW = "SELECT CAST(COALESCE(SUM(settled), 0) AS BIGINT), CAST(COALESCE(SUM(reserved), 0) AS BIGINT) \
         FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
@@ -52,14 +59,39 @@ statements! {
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
 }
 
+/// Deletes budgets whose time has come: some for each new one, so that no reservation waits for the deletion of many.
+macro_rules! drop_ended {
+    ($locking:literal) => {
+        SharedSql(concat!(
+            "DELETE FROM stepfold_budgets WHERE budget IN (SELECT budget FROM stepfold_budgets \
+             WHERE kept_until < $1 AND reserved = 0 LIMIT 32",
+            $locking,
+            ") AND reserved = 0 RETURNING settled"
+        ))
+    };
+}
+
+/// A statement of one database: that deletion.
+#[derive(Clone, Copy)]
+pub(crate) struct DropEnded(SharedSql);
+
+#[cfg(feature = "sqlite")]
+pub(crate) const SQLITE: DropEnded = DropEnded(drop_ended!(""));
+
+/// In PostgreSQL, it waits for no row that another transaction has locked: it has locks itself.
+#[cfg(feature = "postgres")]
+pub(crate) const POSTGRES: DropEnded = DropEnded(drop_ended!(" FOR UPDATE SKIP LOCKED"));
+
 /// Reserves in all budgets; after an error the transaction is rolled back, so that no budget is changed.
 pub(crate) async fn reserve(
     rows: &mut impl RunSql,
+    DropEnded(drop_ended): DropEnded,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
-    if let Some(token) = request.token.filter(|_| request.settles_earlier_claims) {
-        settle_of_earlier_claims(rows, &request.key, token).await?;
-    }
+    let mut moved = match request.token.filter(|_| request.settles_earlier_claims) {
+        Some(token) => end_of_earlier_claims(rows, &request.key, token).await?,
+        None => MovedAmounts::new(),
+    };
     let amounts: Vec<(&str, u64)> =
         request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
     let amounts = serde_json::to_string(&amounts).map_err(stored)?;
@@ -87,8 +119,13 @@ pub(crate) async fn reserve(
     let is_repeat = added.is_empty();
     let mut balances = Vec::with_capacity(request.amounts.len());
     for part in &request.amounts {
+        // NOTE: both kinds of changes in one order of budgets.
+        while let Some(first) = moved.first_entry().filter(|first| **first.key() <= *part.budget.as_str()) {
+            move_one(rows, first.remove_entry()).await?;
+        }
         balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
     }
+    move_all(rows, moved).await?;
     let has_new = request.amounts.iter().zip(&balances).any(|(part, found)| is_new(part, found));
     // NOTE: after all rows are locked: workers that reserve in other parts of a window have a row in common with these.
     for (part, found) in request.amounts.iter().zip(&mut balances).filter(|(part, _)| !part.beside.is_empty())
@@ -96,13 +133,13 @@ pub(crate) async fn reserve(
         let (settled, reserved) = beside(rows, part).await?;
         (found.settled, found.reserved) =
             (found.settled.saturating_add(settled), found.reserved.saturating_add(reserved));
-        if !is_repeat && found.settled.saturating_add(found.reserved) > part.limit {
+        if !is_repeat && found.settled.saturating_add(found.reserved) > found.limit(part.limit) {
             found.reserved = found.reserved.saturating_sub(part.amount);
             return Err(SessionError::budget_exhausted(found.clone(), part.amount, part.limit));
         }
     }
     if has_new && !is_repeat {
-        rows.rows(DROP_ENDED, &[SqlValue::Int(request.at.as_micros())]).await?;
+        rows.rows(drop_ended, &[SqlValue::Int(request.at.as_micros())]).await?;
     }
     Ok(balances)
 }
@@ -144,7 +181,22 @@ async fn balance(rows: &mut impl RunSql, budget: &BudgetId) -> Result<BudgetBala
 }
 
 fn balance_of(budget: &BudgetId, row: &SqlRow) -> Result<BudgetBalance, SessionError> {
-    Ok(BudgetBalance::new(budget.clone(), from_db(row.int(0)?), from_db(row.int(1)?)))
+    let sums = BudgetBalance::new(budget.clone(), from_db(row.int(0)?), from_db(row.int(1)?));
+    Ok(sums.raised_to(from_db(row.int(2)?)))
+}
+
+/// Raises the limits of budgets, unless they were raised to as much before.
+pub(crate) async fn raise(rows: &mut impl RunSql, request: &RaiseBudgets) -> Result<(), SessionError> {
+    let RaiseBudgets { budgets, limit, kept_until } = request;
+    for budget in budgets {
+        let values = [
+            SqlValue::Text(budget.as_str()),
+            SqlValue::OptionalInt(kept_until.map(Timestamp::as_micros)),
+            SqlValue::Int(to_db(*limit)),
+        ];
+        rows.rows(RAISE, &values).await?;
+    }
+    Ok(())
 }
 
 /// The sums of budgets, in the order of the request.
@@ -159,10 +211,12 @@ pub(crate) async fn balances(
     Ok(balances)
 }
 
-/// Ends a reservation; returns whether it was open.
-pub(crate) async fn settle(rows: &mut impl RunSql, request: &SettleSpend) -> Result<bool, SessionError> {
-    let mut moved = MovedAmounts::new();
-    let was_open = end(rows, request, &mut moved).await?;
+/// Ends reservations; returns whether one of them was open.
+pub(crate) async fn settle(rows: &mut impl RunSql, requests: &[SettleSpend]) -> Result<bool, SessionError> {
+    let (mut was_open, mut moved) = (false, MovedAmounts::new());
+    for request in requests {
+        was_open |= end(rows, request, &mut moved).await?;
+    }
     move_all(rows, moved).await?;
     Ok(was_open)
 }
@@ -199,12 +253,19 @@ async fn end(
 }
 
 async fn move_all(rows: &mut impl RunSql, moved: MovedAmounts) -> Result<(), SessionError> {
-    for (budget, (reserved, settled)) in moved {
-        let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
-        // NOTE: a budget without a row was erased with its user: its sums are gone, and the rest is settled.
-        rows.rows(MOVE, &values).await?;
+    for entry in moved {
+        move_one(rows, entry).await?;
     }
     Ok(())
+}
+
+async fn move_one(
+    rows: &mut impl RunSql,
+    (budget, (reserved, settled)): (String, (u64, u64)),
+) -> Result<(), SessionError> {
+    let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
+    // NOTE: a budget without a row was erased with its user: its sums are gone, and the rest is settled.
+    rows.rows(MOVE, &values).await.map(drop)
 }
 
 type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
@@ -238,21 +299,33 @@ fn settled_amount(end: &ReservationEnd, budget: &str, reserved: u64) -> u64 {
     }
 }
 
-/// Settles the open reservations of a session at their estimates; returns their number.
-pub(crate) async fn settle_open(rows: &mut impl RunSql, request: &SettleOpen) -> Result<u64, SessionError> {
-    let open = rows.rows(OPEN, &session_values(&request.key)).await?;
-    settle_all_at_estimates(rows, &open).await
+/// Settles the open reservations of sessions at their estimates; returns their number.
+pub(crate) async fn settle_open(rows: &mut impl RunSql, keys: &[SessionKey]) -> Result<u64, SessionError> {
+    let mut open = Vec::new();
+    for key in keys {
+        open.extend(rows.rows(OPEN, &session_values(key)).await?);
+    }
+    let (mut settled, mut moved) = (0, MovedAmounts::new());
+    for row in &open {
+        settled += u64::from(end_at_estimate(rows, row, &mut moved).await?);
+    }
+    move_all(rows, moved).await?;
+    Ok(settled)
 }
 
-/// Settles what workers with earlier claims of the session have left.
-async fn settle_of_earlier_claims(
+/// Ends what workers with earlier claims of the session have left; returns the amounts, which are not moved yet.
+async fn end_of_earlier_claims(
     rows: &mut impl RunSql,
     key: &SessionKey,
     token: u64,
-) -> Result<u64, SessionError> {
+) -> Result<MovedAmounts, SessionError> {
     let [app, user, id] = session_values(key);
     let open = rows.rows(OPEN_BEFORE, &[app, user, id, SqlValue::Int(to_db(token))]).await?;
-    settle_all_at_estimates(rows, &open).await
+    let mut moved = MovedAmounts::new();
+    for row in &open {
+        end_at_estimate(rows, row, &mut moved).await?;
+    }
+    Ok(moved)
 }
 
 fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
@@ -260,14 +333,13 @@ fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {
     [SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str()), SqlValue::Text(id.as_str())]
 }
 
-async fn settle_all_at_estimates(rows: &mut impl RunSql, open: &[SqlRow]) -> Result<u64, SessionError> {
-    let (mut settled, mut moved) = (0, MovedAmounts::new());
-    for row in open {
-        let at_estimate = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
-        settled += u64::from(end(rows, &at_estimate, &mut moved).await?);
-    }
-    move_all(rows, moved).await?;
-    Ok(settled)
+async fn end_at_estimate(
+    rows: &mut impl RunSql,
+    row: &SqlRow,
+    moved: &mut MovedAmounts,
+) -> Result<bool, SessionError> {
+    let request = SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate);
+    end(rows, &request, moved).await
 }
 
 /// A page of the list of spend.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::budgets::settle;
+use super::budgets::{settle, settle_open};
 use super::chain::missing_event;
 use super::lineage::{from_db, to_db};
 use super::seal::{EventSeal, SessionRecord, row_number};
@@ -121,7 +121,7 @@ pub(crate) trait EraseRows: RunSql + Send {
     /// Updates what the list of sessions tells of one.
     fn update_entry(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
 
-    /// Deletes a session, also one that a worker has claimed.
+    /// Deletes a session, also one that a worker has claimed. Its open reservations may stay.
     fn delete(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send;
 
     /// The keys of a user's own values, which are deleted unless this is a dry run.
@@ -218,6 +218,10 @@ async fn erase_sessions(
             rows.delete(key).await?;
         }
     }
+    if !request.is_dry_run {
+        // NOTE: after the last session is locked: a reservation locks its session before its budgets.
+        settle_open(rows, &sessions).await?;
+    }
     Ok(ErasedData { sessions, events, ..ErasedData::default() })
 }
 
@@ -252,9 +256,12 @@ async fn forget_spender(
     if request.is_dry_run {
         return Ok(named.len() as u64);
     }
+    let at_estimate =
+        |row: &SqlRow| Ok(SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate));
+    let ends: Vec<SettleSpend> = named.iter().map(at_estimate).collect::<Result<_, SessionError>>()?;
+    settle(rows, &ends).await?;
     for row in &named {
         let id = row.text(0)?;
-        settle(rows, &SettleSpend::new(ReservationId::new(id)?, ReservationEnd::Estimate)).await?;
         // NOTE: a random one, since the id of a reservation contains the session's key.
         let other = format!("erased {}", LifeId::random());
         let values = [SqlValue::Text(&other), SqlValue::Text(ERASED_USER), SqlValue::Text(id)];

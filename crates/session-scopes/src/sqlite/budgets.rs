@@ -1,20 +1,19 @@
 //! Budgets in a SQLite file: runs the statements of [`rows::budgets`](crate::rows::budgets).
 
 use std::future::{Future, ready};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
-use rusqlite::types::{ToSqlOutput, Value, ValueRef};
-use rusqlite::{Connection, ToSql, params_from_iter};
+use rusqlite::Connection;
 
 use super::error::failed;
 use super::history::SqliteSessionRow;
+use super::sql::{at_once, rows};
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
+use crate::ids::SessionKey;
 use crate::rows::budgets;
 use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
-    BudgetBalance, ListSpend, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
+    BudgetBalance, ListSpend, RaiseBudgets, ReadBudgets, ReserveSpend, SettleSpend, SpendRecord,
 };
 
 struct BudgetRows<'a>(&'a Connection);
@@ -29,58 +28,12 @@ impl RunSql for BudgetRows<'_> {
     }
 }
 
-impl ToSql for SqlValue<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(match self {
-            SqlValue::Int(number) | SqlValue::OptionalInt(Some(number)) => {
-                ToSqlOutput::Owned(Value::Integer(*number))
-            }
-            SqlValue::Text(text) | SqlValue::OptionalText(Some(text)) => {
-                ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes()))
-            }
-            SqlValue::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
-            SqlValue::OptionalInt(None) | SqlValue::OptionalText(None) => ToSqlOutput::Owned(Value::Null),
-        })
-    }
-}
-
-pub(super) fn rows(
-    connection: &Connection,
-    sql: SharedSql,
-    values: &[SqlValue<'_>],
-) -> rusqlite::Result<Vec<SqlRow>> {
-    let mut statement = connection.prepare_cached(sql.text())?;
-    let columns = statement.column_count();
-    let mut rows = statement.query(params_from_iter(values))?;
-    let mut read = Vec::new();
-    while let Some(row) = rows.next()? {
-        let mut found = SqlRow { texts: Vec::new(), ints: Vec::new(), blobs: Vec::new() };
-        for column in 0..columns {
-            match row.get_ref(column)? {
-                ValueRef::Text(_) => found.texts.push(row.get(column)?),
-                ValueRef::Blob(_) => found.blobs.push(row.get(column)?),
-                _ => found.ints.push(row.get(column)?),
-            }
-        }
-        read.push(found);
-    }
-    Ok(read)
-}
-
-/// The result of operations whose statements do not wait.
-pub(super) fn at_once<T>(operation: impl Future<Output = T>) -> T {
-    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("statements of SQLite never wait"),
-    }
-}
-
 pub(super) fn reserve(
     sqlite: &mut SqliteConnection,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     check_claim(&sqlite.connection, request)?;
-    at_once(budgets::reserve(&mut BudgetRows(&sqlite.connection), request))
+    at_once(budgets::reserve(&mut BudgetRows(&sqlite.connection), budgets::SQLITE, request))
 }
 
 /// Rejects a reservation of a deleted session, since an erased user would be in the list of spend again, and of a claim that is
@@ -90,12 +43,12 @@ fn check_claim(connection: &Connection, request: &ReserveSpend) -> Result<(), Se
     request.token.map_or(Ok(()), |token| row.work.fence.check(&request.key, token))
 }
 
-pub(super) fn settle(sqlite: &mut SqliteConnection, request: &SettleSpend) -> Result<bool, SessionError> {
-    at_once(budgets::settle(&mut BudgetRows(&sqlite.connection), request))
+pub(super) fn settle(sqlite: &mut SqliteConnection, requests: &[SettleSpend]) -> Result<bool, SessionError> {
+    at_once(budgets::settle(&mut BudgetRows(&sqlite.connection), requests))
 }
 
-pub(super) fn settle_open(sqlite: &mut SqliteConnection, request: &SettleOpen) -> Result<u64, SessionError> {
-    at_once(budgets::settle_open(&mut BudgetRows(&sqlite.connection), request))
+pub(super) fn settle_open(sqlite: &mut SqliteConnection, key: &SessionKey) -> Result<u64, SessionError> {
+    at_once(budgets::settle_open(&mut BudgetRows(&sqlite.connection), std::slice::from_ref(key)))
 }
 
 pub(super) fn balances(
@@ -103,6 +56,10 @@ pub(super) fn balances(
     request: &ReadBudgets,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
     at_once(budgets::balances(&mut BudgetRows(&sqlite.connection), request))
+}
+
+pub(super) fn raise(sqlite: &mut SqliteConnection, request: &RaiseBudgets) -> Result<(), SessionError> {
+    at_once(budgets::raise(&mut BudgetRows(&sqlite.connection), request))
 }
 
 pub(super) fn list(

@@ -4,12 +4,12 @@ use std::future::{Future, ready};
 
 use rusqlite::{OptionalExtension, params};
 
-use super::budgets::{at_once, rows};
 use super::error::failed;
 use super::history::{SqliteHistory, SqliteSessionRow};
 use super::inbox;
 use super::list_entry::update_entry;
 use super::seal::EventSeal;
+use super::sql::{at_once, rows};
 use super::threads::SqliteConnection;
 use super::write;
 use crate::error::SessionError;

@@ -22,6 +22,7 @@ mod schemas;
 mod seal;
 mod search;
 mod shared;
+mod sql;
 mod sweep;
 mod tables;
 mod tags;
@@ -57,11 +58,11 @@ use crate::store::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
     ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession,
-    ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionPage, SessionStore, SettleOpen, SettleSpend,
-    SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
-    WriteScope, check_user, first_events,
+    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets, ReadBudgets,
+    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
+    RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore, Verified,
+    VerifySessions, WatchStore, WriteScope, check_user, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -525,15 +526,19 @@ impl SessionStore for SqliteStore {
     }
 
     async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
-        self.writer()?.run_small(move |sqlite| budgets::settle(sqlite, &request)).await
+        self.writer()?.run_small(move |sqlite| budgets::settle(sqlite, &[request])).await
     }
 
     async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
-        self.writer()?.run_small(move |sqlite| budgets::settle_open(sqlite, &request)).await
+        self.writer()?.run_small(move |sqlite| budgets::settle_open(sqlite, &request.key)).await
     }
 
     async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
         self.0.readers.run(move |sqlite| budgets::balances(sqlite, &request)).await
+    }
+
+    async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
+        self.writer()?.run_small(move |sqlite| budgets::raise(sqlite, &request)).await
     }
 
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {

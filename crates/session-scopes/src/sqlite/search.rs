@@ -3,8 +3,8 @@
 use std::future::{Future, ready};
 
 use super::SqliteStore;
-use super::budgets::{at_once, rows};
 use super::error::failed;
+use super::sql::{at_once, rows};
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};

@@ -11,7 +11,7 @@ use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[
@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../rows/v4.sql"),
     include_str!("../rows/v5.sql"),
     include_str!("../rows/v6.sql"),
+    include_str!("../rows/v7.sql"),
 ];
 
 /// All names of ours begin with this.

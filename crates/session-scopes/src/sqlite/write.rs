@@ -39,8 +39,8 @@ use crate::scope::{ByScope, by_scope};
 use crate::session::{RewindMark, ScopeValues, Session};
 use crate::store::{
     AppendEvent, CreateSession, DeleteSession, Deleted, EventRange, Expected, ForkSession, GetSession,
-    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, SettleOpen,
-    WriteOrigin, WriteScope,
+    LabelVersion, PruneSession, Pruned, REMEMBERED_KEYS, Receipt, RetentionBound, RewindSession, WriteOrigin,
+    WriteScope,
 };
 use crate::time::Timestamp;
 
@@ -249,9 +249,7 @@ fn append_within(
     }
     let receipt = commit(sqlite, key, &row, (event, body, request.content_salt()), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
-    for reservation in &request.settled {
-        budgets::settle(sqlite, reservation)?;
-    }
+    budgets::settle(sqlite, &request.settled)?;
     claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
 
@@ -438,7 +436,7 @@ pub(super) fn rewind(
     )?;
     let receipt = commit(sqlite, &request.key, &row, (event, body, *salt), &written)?;
     update_entry(&sqlite.connection, &request.key)?;
-    budgets::settle_open(sqlite, &SettleOpen::new(request.key.clone()))?;
+    budgets::settle_open(sqlite, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(sqlite, &row, request.into(), fence, receipt)
 }
@@ -518,7 +516,7 @@ pub(super) fn delete(
         sweep(sqlite, segment.stream)?;
     }
     search::end(sqlite, row.number)?;
-    budgets::settle_open(sqlite, &SettleOpen::new(key.clone()))?;
+    budgets::settle_open(sqlite, key)?;
     let user_keys = if request.user_state { delete_user(sqlite, &key.app, &key.user)? } else { Vec::new() };
     Ok(Deleted { events: row.version - row.oldest, session_keys, user_keys })
 }

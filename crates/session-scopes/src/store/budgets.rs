@@ -204,12 +204,57 @@ pub struct BudgetBalance {
     pub settled: u64,
     /// The amount that is reserved for requests under way.
     pub reserved: u64,
+    /// The limit to which it was [raised](crate::SessionStore::raise_budgets), or 0. The higher limit of this and the one in a
+    /// reservation holds.
+    pub raised_to: u64,
 }
 
 impl BudgetBalance {
     /// A response of a store.
     pub const fn new(budget: BudgetId, settled: u64, reserved: u64) -> Self {
-        BudgetBalance { budget, settled, reserved }
+        BudgetBalance { budget, settled, reserved, raised_to: 0 }
+    }
+
+    /// Sets the limit to which it was raised.
+    #[must_use]
+    pub const fn raised_to(mut self, limit: u64) -> Self {
+        self.raised_to = limit;
+        self
+    }
+
+    /// The limit that holds, given that of a reservation.
+    #[must_use]
+    pub fn limit(&self, of_reservation: u64) -> u64 {
+        of_reservation.max(self.raised_to)
+    }
+}
+
+/// A raise of budgets.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RaiseBudgets {
+    /// The budgets: one, or the current and the coming parts of a rolling window.
+    pub budgets: Vec<BudgetId>,
+    /// The limit.
+    pub limit: u64,
+    /// The time from which their sums count for nothing; `None` for budgets without an end.
+    pub kept_until: Option<Timestamp>,
+}
+
+impl RaiseBudgets {
+    /// Raises budgets to a limit, in the budgets' unit.
+    pub fn new(budgets: impl IntoIterator<Item = BudgetId>, limit: u64) -> Self {
+        let mut budgets: Vec<BudgetId> = budgets.into_iter().collect();
+        // NOTE: always in one order, so that transactions with several budgets cannot wait for each other in a circle.
+        budgets.sort();
+        RaiseBudgets { budgets, limit: limit.min(MAX_BUDGET_AMOUNT), kept_until: None }
+    }
+
+    /// Sets the [time](BudgetAmount::kept_until) from which their sums count for nothing.
+    #[must_use]
+    pub const fn kept_until(mut self, at: Option<Timestamp>) -> Self {
+        self.kept_until = at;
+        self
     }
 }
 

@@ -13,11 +13,11 @@ use super::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
     ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, ReadBudgets,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
-    RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionOutline, SessionPage,
-    SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreConnections, StoreNotices,
-    Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, RaiseBudgets,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionOutline,
+    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreConnections,
+    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -92,7 +92,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions, ScanSessions
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, RaiseBudgets, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions, ScanSessions
 }
 
 erase! {
@@ -131,6 +131,7 @@ erase! {
     settle: SettleSpend => bool;
     settle_open: SettleOpen => u64;
     balances: ReadBudgets => Vec<BudgetBalance>;
+    raise_budgets: RaiseBudgets => ();
     spend: ListSpend => Vec<SpendRecord>;
     erase: EraseData => ErasedData;
     erasures: ListErasures => Vec<ErasureRecord>;

@@ -21,8 +21,8 @@ use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 pub use self::budgets::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, ReadBudgets, ReservationEnd,
-    ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets,
+    ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::WorkRequest;
@@ -466,7 +466,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// `settled + reserved + amount <= limit`, decided in the statement that adds it, so that any number of workers together
     /// never reserve more. Returns the sums of the budgets. A request with a known id reserves nothing.
     ///
-    /// A store without budgets keeps the default of this method and the next four; a runner with budgets refuses it.
+    /// A store without budgets keeps the default of this method and the next five; a runner with budgets refuses it.
     ///
     /// # Errors
     /// [`SessionError::BudgetExhausted`], and nothing was changed; [`SessionError::NotFound`] without the session, so that an
@@ -536,6 +536,17 @@ pub trait SessionStore: Send + Sync + 'static {
         &self,
         request: ReadBudgets,
     ) -> impl Future<Output = Result<Vec<BudgetBalance>, SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// Raises the limits of budgets: from now on, reservations with a lower limit fit up to this one. A limit that is not higher
+    /// than that of an earlier raise changes nothing, so a repeated request has no effect. The raise ends with the sums of its
+    /// budget: with its window, or when it is erased.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn raise_budgets(&self, request: RaiseBudgets) -> impl Future<Output = Result<(), SessionError>> + Send {
         drop(request);
         async { Err(unsupported(BUDGETS)) }
     }

@@ -13,6 +13,7 @@
     reason = "a helper of a test fails the test, takes what reads best, and need not be fast"
 )]
 
+mod budgets;
 mod changes;
 mod children;
 mod claims;

@@ -74,13 +74,13 @@ async fn newer_tables_are_refused() {
     SqliteStore::open(&path).unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE stepfold_meta SET format = 99").unwrap();
     let error = SqliteStore::open(&path).unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 6, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 7, .. }), "{error:?}");
     let Some(server) = server() else { return };
     let url = server.database("newer").await;
     PostgresStore::open(url.clone()).await.unwrap();
     server.run("newer", "UPDATE stepfold_meta SET format = 99").await;
     let error = PostgresStore::open(url).await.unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 6, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 7, .. }), "{error:?}");
 }
 
 /// A file of another line of development has the number of our version as well.
@@ -100,7 +100,7 @@ fn tables_of_another_layout_are_refused() {
         SqliteStore::open(&path).unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
         let error = SqliteStore::open(&path).unwrap_err();
-        assert!(matches!(&error, SessionError::OtherLayout { format: 6, .. }), "{error:?}");
+        assert!(matches!(&error, SessionError::OtherLayout { format: 7, .. }), "{error:?}");
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert!(error.to_string().contains(missing), "{error}");
     }

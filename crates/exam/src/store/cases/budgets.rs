@@ -12,9 +12,9 @@ use stepfold_session_scopes::{
     AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, ClaimSession, CreateSession, DeleteSession, ForkSession, ListSpend, ReadBudgets,
-    ReleaseClaim, ReservationEnd, ReserveSpend, RewindSession, SessionStore, SettleOpen, SettleSpend,
-    SpendAmounts, SpendState,
+    AppendEvent, ClaimSession, CreateSession, DeleteSession, ForkSession, ListSpend, RaiseBudgets,
+    ReadBudgets, ReleaseClaim, ReservationEnd, ReserveSpend, RewindSession, SessionStore, SettleOpen,
+    SettleSpend, SpendAmounts, SpendState,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId, WorkerId};
 
@@ -32,6 +32,7 @@ cases! {
     a_session_that_does_not_exist_reserves_nothing,
     the_sums_of_ended_windows_are_deleted_once_nothing_is_reserved,
     the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
+    a_raised_limit_holds_until_a_higher_one,
     the_parts_of_a_rolling_window_count_together,
     reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit,
     sixty_four_reservations_at_once_never_exceed_the_limit,
@@ -340,6 +341,48 @@ impl CaseContext {
         let common = BudgetAmount::new(self.budget("window")?, 0, 0);
         Ok(self.reserving(key, id, &[])?.with([amount, common]))
     }
+}
+
+async fn a_raised_limit_holds_until_a_higher_one(context: CaseContext) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    let raise = async |name: &str, limit| {
+        context.store.raise_budgets(RaiseBudgets::new([context.budget(name)?], limit)).await
+    };
+    context.reserve(&key, "r1", &[("day", 60, 100)]).await?;
+    ensure_error!(
+        context.reserve(&key, "r2", &[("day", 60, 100)]).await,
+        SessionError::BudgetExhausted { limit: 100, .. }
+    );
+    for limit in [150, 150, 120] {
+        raise("day", limit).await?;
+    }
+    ensure_error!(
+        context.reserve(&key, "r2", &[("day", 91, 100)]).await,
+        SessionError::BudgetExhausted { reserved: 60, limit: 150, requested: 91, .. }
+    );
+    let made = context.reserve(&key, "r2", &[("day", 90, 100)]).await?;
+    ensure_eq!(made, [BudgetBalance::new(context.budget("day")?, 0, 150).raised_to(150)]);
+    // A higher limit of a reservation holds as well.
+    context.reserve(&key, "r3", &[("day", 10, 160)]).await?;
+    // The first request may be larger than the limit before the raise, and the budget new.
+    raise("new", 50).await?;
+    ensure_error!(
+        context.reserve(&key, "r4", &[("new", 51, 0)]).await,
+        SessionError::BudgetExhausted { settled: 0, reserved: 0, limit: 50, .. }
+    );
+    context.reserve(&key, "r4", &[("new", 50, 0)]).await?;
+    // Of a rolling window, its parts are raised.
+    context
+        .store
+        .raise_budgets(RaiseBudgets::new([context.budget("part1")?, context.budget("part2")?], 200))
+        .await?;
+    context.reserve(&key, "r5", &[("part1", 190, 100)]).await?;
+    context.store.reserve(context.in_window(&key, "r6", "part2", &["part1"])?).await?;
+    ensure_error!(
+        context.store.reserve(context.in_window(&key, "r7", "part2", &["part1"])?).await,
+        SessionError::BudgetExhausted { settled: 0, reserved: 200, limit: 200, requested: 10, .. }
+    );
+    Ok(())
 }
 
 async fn the_parts_of_a_rolling_window_count_together(context: CaseContext) -> StoreCaseResult {

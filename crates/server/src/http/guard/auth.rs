@@ -25,6 +25,8 @@ pub enum Role {
     Read,
     /// Sends messages, decides about requests, cancels, forks and rewinds, in its own sessions.
     Act,
+    /// Reads and raises the budgets of all users.
+    RaiseBudgets,
     /// Deletes sessions, writes values that users share (`app:`), imports runs that have not ended, and reads metrics.
     Administer,
 }
@@ -35,6 +37,7 @@ impl Role {
         match self {
             Role::Read => "read",
             Role::Act => "act",
+            Role::RaiseBudgets => "raise_budgets",
             Role::Administer => "administer",
         }
     }
@@ -50,7 +53,7 @@ impl FromStr for Role {
     type Err = TokensError;
 
     fn from_str(text: &str) -> Result<Self, TokensError> {
-        let roles = [Role::Read, Role::Act, Role::Administer];
+        let roles = [Role::Read, Role::Act, Role::RaiseBudgets, Role::Administer];
         let found = roles.into_iter().find(|role| role.as_str() == text);
         found.ok_or_else(|| TokensError::UnknownRole { role: text.to_owned() })
     }
@@ -339,7 +342,7 @@ pub enum TokensError {
     #[error("expected `sha256:HEX USER ROLE`; `stepfold token` prints such a line")]
     Form,
     /// The role is unknown.
-    #[error("unknown role `{role}`; available: read, act, administer")]
+    #[error("unknown role `{role}`; available: read, act, raise_budgets, administer")]
     UnknownRole {
         /// The role.
         role: String,
@@ -379,7 +382,7 @@ mod tests {
         let error = |text: &str| Tokens::parse(text).unwrap_err().to_string();
         assert_eq!(
             error(&format!("\nsha256:{hash} ada boss")),
-            "invalid token on line 2: unknown role `boss`; available: read, act, administer"
+            "invalid token on line 2: unknown role `boss`; available: read, act, raise_budgets, administer"
         );
         for line in [
             "secret ada read",

@@ -434,13 +434,15 @@ impl From<RunnerError> for Problem {
             },
             RunnerErrorKind::Withdrawn => of_kind(S::GONE, "withdrawn", "Message removed"),
             RunnerErrorKind::Erased { .. } => of_kind(S::GONE, "erased", "Content erased"),
+            RunnerErrorKind::UnknownBudget { .. } => {
+                of_kind(S::NOT_FOUND, "unknown_budget", "Unknown budget")
+            }
+            RunnerErrorKind::NotRaised { .. } => of_kind(S::CONFLICT, "not_raised", "Budget not raised"),
             RunnerErrorKind::UnknownCall { .. } => of_kind(S::NOT_FOUND, "unknown_call", "Unknown call"),
             RunnerErrorKind::NothingToResume => {
                 of_kind(S::CONFLICT, "nothing_to_resume", "Nothing to resume")
             }
-            RunnerErrorKind::AgentChanged { .. } | RunnerErrorKind::PinnedAgent { .. } => {
-                of_kind(S::CONFLICT, "agent_changed", "Agent changed")
-            }
+            _ if error.is_of_other_agent() => of_kind(S::CONFLICT, "agent_changed", "Agent changed"),
             RunnerErrorKind::Diverged { .. } => of_kind(S::CONFLICT, "diverged", "Replay diverged"),
             RunnerErrorKind::ShutDown { is_accepted, .. } => {
                 let mut problem = Problem::unavailable("the server is shutting down");

@@ -1,5 +1,5 @@
-//! The page: hand-written modules, embedded, each with its type and its tag. Comments of modules and their indentation are
-//! not served.
+//! The page: hand-written modules, embedded, each with its type and its tag. Comments of modules, types of expressions
+//! among them, and their indentation are not served.
 
 use std::sync::LazyLock;
 
@@ -43,7 +43,7 @@ macro_rules! files {
 }
 
 /// All files: what is not here is not served.
-static FILES: [StudioFile; 24] = files! {
+static FILES: [StudioFile; 25] = files! {
     "/" HTML "index.html";
     "/studio/style.css" CSS "style.css";
     "/studio/app.js" SCRIPT "app.js";
@@ -62,6 +62,7 @@ static FILES: [StudioFile; 24] = files! {
     "/studio/rows.js" SCRIPT "rows.js";
     "/studio/scrubber.js" SCRIPT "scrubber.js";
     "/studio/sessions.js" SCRIPT "sessions.js";
+    "/studio/spend.js" SCRIPT "spend.js";
     "/studio/store.js" SCRIPT "store.js";
     "/studio/text.js" SCRIPT "text.js";
     "/studio/timeline.js" SCRIPT "timeline.js";
@@ -73,9 +74,10 @@ static FILES: [StudioFile; 24] = files! {
 /// The contents of the files, in the same order.
 static SERVED: LazyLock<Vec<ServedFile>> = LazyLock::new(|| {
     let served = |file: &StudioFile| {
-        let bytes = match file.kind == SCRIPT {
-            true => Bytes::from(compact(file.source)),
-            false => Bytes::from_static(file.source.as_bytes()),
+        let bytes = match file.kind {
+            SCRIPT => Bytes::from(compact(file.source)),
+            CSS => Bytes::from(compact_style(file.source)),
+            _ => Bytes::from_static(file.source.as_bytes()),
         };
         ServedFile { tag: tag(&bytes), bytes }
     };
@@ -93,9 +95,40 @@ fn compact(source: &str) -> String {
         let is_comment = text.starts_with("//") || (is_block && (is_inside || text.ends_with("*/")));
         // NOTE: Lines keep their numbers, for the tools of a browser. A minifier would be a build step, and hide the code
         // (docs/decisions/studio.md).
-        if is_comment { "" } else { line.trim_start() }
+        if is_comment { String::new() } else { without_types(line.trim_start()) }
     });
     code.collect::<Vec<_>>().join("\n")
+}
+
+/// A style sheet in one line, without comments and the spaces between its signs. Each line of its source ends with a sign, and no
+/// text in quotes has one.
+fn compact_style(source: &str) -> String {
+    let signs = [
+        (" { ", "{"),
+        (" {", "{"),
+        ("; }", "}"),
+        (" }", "}"),
+        (": ", ":"),
+        ("; ", ";"),
+        (", ", ","),
+        (" > ", ">"),
+    ];
+    let style = source.split('\n').map(|line| match line.trim() {
+        comment if comment.starts_with("/*") => String::new(),
+        line => signs.iter().fold(line.to_owned(), |line, (spaced, sign)| line.replace(spaced, sign)),
+    });
+    style.collect()
+}
+
+/// A line without the types of its expressions: no text of a module looks like one.
+fn without_types(line: &str) -> String {
+    let (mut code, mut rest) = (String::new(), line);
+    while let Some((before, typed)) = rest.split_once("/** @type {") {
+        let after = typed.split_once("*/").map_or("", |(_, after)| after);
+        code.push_str(before);
+        rest = after.strip_prefix(' ').unwrap_or(after);
+    }
+    code + rest
 }
 
 /// The paths of the files.
@@ -145,14 +178,24 @@ mod tests {
     #[test]
     fn comments_and_indentation_are_left_out_and_lines_keep_their_numbers() {
         let source = "// A head.\n/** @type {any} */ (one).two();\n/**\n * Sums. @param {number} a\n */\nconst sum = (a) => a; // here\n  /** @param {any} b */\n  sum(1);\n";
-        let code = "\n/** @type {any} */ (one).two();\n\n\n\nconst sum = (a) => a; // here\n\nsum(1);\n";
+        let code = "\n(one).two();\n\n\n\nconst sum = (a) => a; // here\n\nsum(1);\n";
         assert_eq!(compact(source), code);
+        let style = "/* Rows. */\n.row { margin: 0 2px; }\n@media (max-width: 9px) {\n  a, b::before { content: \"\"; }\n}\n";
+        assert_eq!(
+            compact_style(style),
+            ".row{margin:0 2px}@media (max-width:9px){a,b::before{content:\"\"}}"
+        );
         for (file, served) in FILES.iter().zip(&*SERVED) {
+            if file.kind == CSS {
+                continue;
+            }
             let served = std::str::from_utf8(&served.bytes).unwrap();
             assert_eq!(served.lines().count(), file.source.lines().count(), "{}", file.path);
             let lines = served.lines().zip(file.source.lines());
-            let kept =
-                lines.map(|(line, all)| (line, if file.kind == SCRIPT { all.trim_start() } else { all }));
+            let kept = lines.map(|(line, all)| {
+                let all = if file.kind == SCRIPT { without_types(all.trim_start()) } else { all.to_owned() };
+                (line, all)
+            });
             assert!(
                 kept.clone().all(|(line, all)| line == all || line.is_empty())
                     && (file.kind != SCRIPT || !served.contains("\n/**\n")),

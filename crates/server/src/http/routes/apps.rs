@@ -20,7 +20,7 @@ use crate::http::rows::{
 
 pub(super) async fn metrics(request: ApiRequest<WholeServer>) -> Result<OpenMetrics, Problem> {
     for app in request.shared.apps.values() {
-        request.shared.metrics.load(app.name(), app.runner().load());
+        request.shared.metrics.read(app.name(), app.runner()).await;
     }
     Ok(OpenMetrics(request.shared.metrics.text()))
 }
@@ -40,11 +40,7 @@ pub(super) async fn graph(request: ApiRequest<AppTarget>) -> Result<Json<Value>,
 
 pub(super) async fn me(request: ApiRequest<WholeServer>) -> Result<Json<MeRow>, Problem> {
     let principal = &request.principal;
-    let role = match principal.role() {
-        Role::Read => "read",
-        Role::Act => "act",
-        Role::Administer => "administer",
-    };
+    let role = principal.role().as_str();
     let (user, name) = (principal.user().to_string(), principal.name().to_owned());
     Ok(Json(MeRow { user, name, role }))
 }

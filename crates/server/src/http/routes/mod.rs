@@ -2,6 +2,7 @@
 
 mod apps;
 mod branches;
+mod budgets;
 mod erasures;
 #[cfg(feature = "eval")]
 mod experiments;
@@ -40,6 +41,8 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/graph", Read, "read_graph", apps::graph, "Reads the nodes and edges of an app that is a graph.";
         GET "/apps/{app}/upgrade", Read, "check_upgrade", apps::upgrade, "Checks the unfinished runs beside the agent of today: those of the principal, or of all users for an administrator.";
         GET "/apps/{app}/spend", Read, "read_spend", spend::spend, "Adds up what was spent on models under budgets.";
+        GET "/apps/{app}/budgets", Read, "list_budgets", budgets::list, "Lists budgets with their sums and limits: those of the principal's user; those that users share, and those of other users, for the role `raise_budgets`.";
+        POST "/apps/{app}/budgets", RaiseBudgets, "raise_budget", budgets::raise, "Raises the limit of a budget for its current window, and continues a run that waits for it.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
         GET "/apps/{app}/sessions/{session}", Read, "read_session", sessions::read, "Reads a session and what it waits for.";

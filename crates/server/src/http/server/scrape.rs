@@ -78,15 +78,16 @@ impl Metrics {
 
 async fn answer(stream: TcpStream, metrics: Metrics, app: Arc<App>) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
-        std::future::ready(Ok::<_, Infallible>(answered(&request, &metrics, &app)))
+        let (metrics, app) = (metrics.clone(), Arc::clone(&app));
+        async move { Ok::<_, Infallible>(answered(&request, &metrics, &app).await) }
     });
     http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service).await
 }
 
-fn answered(request: &Request<Incoming>, metrics: &Metrics, app: &App) -> Response {
+async fn answered(request: &Request<Incoming>, metrics: &Metrics, app: &App) -> Response {
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            metrics.load(app.name(), app.runner().load());
+            metrics.read(app.name(), app.runner()).await;
             OpenMetrics(metrics.text()).into_response()
         }
         (_, "/metrics") => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")]).into_response(),

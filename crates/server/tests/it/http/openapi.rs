@@ -59,7 +59,8 @@ async fn the_document_is_sound() {
         assert!(operation["summary"].as_str().unwrap().ends_with('.'), "{at}");
         assert!(tags.contains(&&operation["tags"][0]), "{at}");
         assert!(
-            ["read", "act", "administer"].contains(&operation["x-stepfold-role"].as_str().unwrap()),
+            ["read", "act", "raise_budgets", "administer"]
+                .contains(&operation["x-stepfold-role"].as_str().unwrap()),
             "{at}"
         );
         let in_path: BTreeSet<String> = path

@@ -219,8 +219,9 @@ async fn nothing_is_upgraded() {
 async fn each_route_needs_its_role() {
     let site = site().await;
     for route in routes(&site.server.openapi()) {
-        for (name, has) in [("reader", 0), ("ada", 1)] {
-            let needs = ["read", "act", "administer"].iter().position(|role| *role == route.needs).unwrap();
+        for (name, has) in [("reader", 0), ("ada", 1), ("payer", 2)] {
+            let roles = ["read", "act", "raise_budgets", "administer"];
+            let needs = roles.iter().position(|role| *role == route.needs).unwrap();
             if has < needs {
                 let bearer = site.bearer(name);
                 let reply = send(&site, &route, &[("authorization", &bearer)]).await;

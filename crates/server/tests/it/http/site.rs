@@ -24,10 +24,11 @@ use super::contract;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The users of a test: each with a token of its own.
-pub(crate) const USERS: [(&str, &str, Role); 4] = [
+pub(crate) const USERS: [(&str, &str, Role); 5] = [
     ("ada", "ada", Role::Act),
     ("bob", "bob", Role::Administer),
     ("reader", "ada", Role::Read),
+    ("payer", "eve", Role::RaiseBudgets),
     ("root", "ada", Role::Administer),
 ];
 

@@ -1,7 +1,9 @@
-//! Spend under budgets: users see their own, administrators all; a run that waits for a budget is listed as waiting.
+//! Spend under budgets: users see their own, administrators all; a run that waits for a budget is listed as waiting, and
+//! continues when a principal with the role for it raises the limit.
 
+use http::Method;
 use serde_json::json;
-use stepfold_runner::{Budget, Runner};
+use stepfold_runner::{Budget, BudgetScope, Runner};
 use stepfold_server::http::Limits;
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::chat::{Price, Prices};
@@ -78,4 +80,89 @@ async fn a_run_that_waits_for_a_budget_is_listed_as_waiting() {
     assert_eq!(site.post("ada", "/sessions/s1/abandon", json!({})).await.status.as_u16() / 100, 2);
     let detail = site.get("ada", "/sessions/s1").await.json();
     assert_eq!((&detail["status"], &detail["budget"]), (&json!("idle"), &serde_json::Value::Null));
+}
+
+#[tokio::test]
+async fn a_budget_is_raised_by_the_role_for_it_and_the_waiting_run_continues() {
+    let site = site(Budget::requests("trial", 1).of(BudgetScope::Principal)).await;
+    say(&site, "ada", "s1").await;
+    say(&site, "ada", "s2").await;
+    assert_eq!(site.get("ada", "/sessions/s2").await.json()["status"], "waiting");
+    let raise = |limit| json!({"budget": "trial", "limit": limit, "user": "ada", "session": "s2"});
+    for name in ["ada", "reader"] {
+        let denied = site.post(name, "/budgets", raise(3)).await;
+        assert_eq!(denied.problem(), (403, "forbidden".to_owned()), "{name}");
+        assert!(denied.text.contains("the role `raise_budgets` is required"), "{}", denied.text);
+    }
+    // Another one than the limit, a budget, a user or a session that does not exist.
+    assert_eq!(site.post("payer", "/budgets", raise(0)).await.problem(), (409, "not_raised".to_owned()));
+    let unknown = site.post("payer", "/budgets", json!({"budget": "trail", "limit": 3, "user": "ada"})).await;
+    assert_eq!(unknown.problem(), (404, "unknown_budget".to_owned()));
+    assert!(unknown.text.contains("available: trial"), "{}", unknown.text);
+    let absent = json!({"budget": "trial", "limit": 3, "user": "ada", "session": "s9"});
+    assert_eq!(site.post("payer", "/budgets", absent).await.problem().0, 404);
+    assert_eq!(site.get("ada", "/budgets").await.json()["budgets"][0]["limit"], 1);
+    // Eve is not Ada: she raises, and the run of Ada's session continues.
+    let raised = site.post("payer", "/budgets", raise(3)).await;
+    assert_eq!(raised.status, 200, "{}", raised.text);
+    let raised = raised.json();
+    assert_eq!(
+        (&raised["scope"], &raised["limit"], &raised["declared"], &raised["continues"]),
+        (&json!("principal ada"), &json!(3), &json!(1), &json!(true))
+    );
+    // A message after it is answered after it.
+    say(&site, "ada", "s2").await;
+    let handle = site.runner.session("ada", "s2").await.unwrap();
+    let transcript = handle.last_run().await.unwrap().unwrap().transcript().to_string();
+    assert_eq!(transcript.matches("assistant:").count(), 2, "{transcript}");
+    // The next request does not fit again, and the same raise changes nothing.
+    say(&site, "ada", "s3").await;
+    assert_eq!(site.get("ada", "/sessions/s3").await.json()["budget"]["limit"], 3);
+    assert_eq!(site.post("payer", "/budgets", raise(3)).await.json()["limit"], 3);
+    // Administrators may do it too; of others than Ada it raises nothing.
+    assert_eq!(site.post("bob", "/budgets", raise(4)).await.json()["limit"], 4);
+    let of_bob = site.get("bob", "/budgets").await.json();
+    assert_eq!(
+        (&of_bob["budgets"][0]["scope"], &of_bob["budgets"][0]["limit"]),
+        (&json!("principal bob"), &json!(1))
+    );
+}
+
+#[tokio::test]
+async fn tenants_see_their_own_budgets_and_metrics_name_no_user() {
+    let agent = agent(SCRIPT, Vec::new());
+    let prices = Prices::new().with(agent.model().id(), Price::new(1.0, 10.0));
+    let builder = Runner::builder(agent, MemoryStore::new()).app("clerk").unwrap();
+    let builder =
+        builder.budget(Budget::requests("all", 2)).budget(Budget::usd("own", 0.5).of(BudgetScope::User));
+    let site = Site::over(builder.prices(prices).build(), Limits::default()).await;
+    for session in ["s1", "s2", "s3"] {
+        say(&site, "ada", session).await;
+    }
+    let names = |listed: serde_json::Value| -> Vec<String> {
+        let rows = listed["budgets"].as_array().unwrap().clone();
+        rows.iter()
+            .map(|row| format!("{} of {}", row["name"].as_str().unwrap(), row["scope"].as_str().unwrap()))
+            .collect()
+    };
+    assert_eq!(names(site.get("reader", "/budgets").await.json()), ["own of user ada"]);
+    assert_eq!(site.get("reader", "/budgets?user=bob").await.problem(), (403, "forbidden".to_owned()));
+    let all = site.get("payer", "/budgets?user=ada").await.json();
+    assert_eq!(names(all.clone()), ["all of app clerk", "own of user ada"]);
+    assert_eq!((&all["budgets"][0]["spent"], &all["budgets"][0]["unit"]), (&json!(2), &json!("requests")));
+    assert_eq!(
+        (&all["budgets"][1]["limit"], &all["budgets"][1]["window"]),
+        (&json!(500_000_000), &json!("ever"))
+    );
+    let bearer = site.bearer("root");
+    let metrics = site.raw(Method::GET, "/api/v1/metrics", &[("authorization", &bearer)], "").await.text;
+    for line in [
+        r#"stepfold_budget_spent{app="clerk",budget="all",unit="requests"} 2.0"#,
+        r#"stepfold_budget_reserved{app="clerk",budget="all",unit="requests"} 0.0"#,
+        r#"stepfold_budget_limit{app="clerk",budget="all",unit="requests"} 2.0"#,
+        r#"stepfold_budget_refused_requests_total{app="clerk",budget="all"} 1"#,
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+    }
+    assert!(!metrics.contains("ada") && !metrics.contains(r#"budget="own",unit"#), "{metrics}");
 }

@@ -1,0 +1,111 @@
+//! Budgets in PostgreSQL: transactions that lock their rows in one order never wait for each other in a circle.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use stepfold_session_scopes::{
+    Author, BudgetAmount, BudgetId, ClaimSession, EraseData, EraseTarget, ErasureId, ErrorKind,
+    PostgresStore, ReservationEnd, ReservationId, ReserveSpend, SessionKey, SessionStore, SettleSpend,
+    SpendAmounts, WorkerId,
+};
+use tokio_postgres::NoTls;
+
+use crate::scenario::{at, create};
+use crate::server::server;
+
+const BUDGETS: [&str; 4] = ["b1", "b2", "b3", "b4"];
+
+fn key(number: usize) -> SessionKey {
+    SessionKey::new("app", "ada", format!("s{number}")).unwrap()
+}
+
+fn reserving(key: &SessionKey, id: &str, budgets: &[&str]) -> ReserveSpend {
+    let amount = |name: &&str| BudgetAmount::new(BudgetId::new(*name).unwrap(), 1, 1_000_000);
+    let id = ReservationId::new(id).unwrap();
+    let request = ReserveSpend::new(id, key.clone(), "test/model", SpendAmounts::new(1, 1, None), at(0));
+    request.with(budgets.iter().map(amount))
+}
+
+/// The deadlocks that the server has ended in this database.
+async fn deadlocks(address: &str) -> i64 {
+    let (client, connection) = tokio_postgres::connect(address, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // tidy: allow sleep, because the server reports its statistics with a delay of up to a second.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let found = client
+        .query_one("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", &[])
+        .await
+        .unwrap();
+    found.get(0)
+}
+
+/// Requests of a session: reservations, settlements, and those of earlier claims, until the session is erased.
+async fn spend(store: &PostgresStore, key: &SessionKey, number: usize) {
+    for round in 0..1_000 {
+        let (one, other) = (BUDGETS[(number + round) % 4], BUDGETS[(number * 3 + round) % 4]);
+        let id = format!("{key}/{round}");
+        match store.reserve(reserving(key, &id, &[one, other])).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => panic!("{error}"),
+        }
+        if round % 2 == 0 {
+            let end = SettleSpend::new(ReservationId::new(id).unwrap(), ReservationEnd::Estimate);
+            store.settle(end).await.unwrap();
+        }
+    }
+}
+
+/// A user is erased while all of its sessions spend from the same budgets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_erasure_of_sessions_that_spend_makes_no_deadlock() {
+    let Some(server) = server() else { return };
+    let address = server.database("erased_budgets").await;
+    let store = PostgresStore::open(address.as_str()).await.unwrap();
+    for round in 0..10 {
+        for number in 0..8 {
+            create(&store, &key(number)).await;
+        }
+        let tasks = (0..8).map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move { spend(&store, &key(number), number).await })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let target = EraseTarget::User { app: key(0).app, user: key(0).user };
+        let id = ErasureId::new(format!("erasure {round}")).unwrap();
+        let author = Author::new("admin").unwrap();
+        store.erase(EraseData::new(id, target, at(1), author, "as the test wants")).await.unwrap();
+        join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+    }
+    assert_eq!(deadlocks(&address).await, 0);
+}
+
+/// A new worker settles what earlier claims have left in one budget, and reserves in another one; at the same time for two
+/// sessions, in opposite order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reservations_that_settle_earlier_claims_make_no_deadlock() {
+    let Some(server) = server() else { return };
+    let address = server.database("settled_budgets").await;
+    let store = PostgresStore::open(address.as_str()).await.unwrap();
+    for number in 0..8 {
+        create(&store, &key(number)).await;
+    }
+    for round in 0..40 {
+        let turns = (0..8).map(|number| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let (key, owner) = (key(number), WorkerId::new(format!("w{round}")).unwrap());
+                let claim = ClaimSession::new(key.clone(), owner, Duration::from_secs(60), at(0)).take_over();
+                let token = store.claim(claim).await.unwrap().token;
+                let (first, last) = if number % 2 == 0 { ("b1", "b4") } else { ("b4", "b1") };
+                // The next round finds it open, in the budget that the other half reserves in first.
+                let budget = if round % 2 == 0 { first } else { last };
+                let request = reserving(&key, &format!("{key}/{round}"), &[budget]);
+                let request = request.under_claim(Some(token), at(60)).settling_earlier_claims();
+                store.reserve(request).await.unwrap();
+            })
+        });
+        join_all(turns).await.into_iter().for_each(|turn| turn.unwrap());
+    }
+    assert_eq!(deadlocks(&address).await, 0);
+}
