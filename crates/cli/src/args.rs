@@ -266,6 +266,21 @@ pub(crate) enum CliCommand {
         #[command(flatten)]
         erased: EraseArgs,
     },
+    /// List the records of erasures: when, by whom, why, and of which kind; never of what.
+    Erasures {
+        #[command(flatten)]
+        target: SessionArgs,
+    },
+    /// Apply the `[retention]` of an agent file: delete sessions, events and waiting messages that are too old.
+    ///
+    /// `serve` and `work` apply it once an hour. Sessions in which a run waits, unless they are included, and versions with a
+    /// label are kept.
+    Retain {
+        #[command(flatten)]
+        target: SessionArgs,
+        #[command(flatten)]
+        options: RetainArgs,
+    },
     /// Verify stored data against its checksums, and list damaged or missing data. Nothing is changed.
     ///
     /// Without `--session`, the whole store is verified. For a session, its head is printed: keep it elsewhere to detect
@@ -473,6 +488,8 @@ impl CliCommand {
             }
             | CliCommand::Delete { target, .. }
             | CliCommand::Erase { target, .. }
+            | CliCommand::Erasures { target }
+            | CliCommand::Retain { target, .. }
             | CliCommand::Verify { target, .. }
             | CliCommand::Trim { target, .. }
             | CliCommand::Search { target, .. }
@@ -882,6 +899,17 @@ pub(crate) struct EraseArgs {
     /// Leave deleted bytes in the files of the store, for a later vacuum.
     #[arg(long)]
     pub(crate) no_vacuum: bool,
+}
+
+/// Options of `stepfold retain`.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct RetainArgs {
+    /// List what would be deleted, and delete nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Vacuum the store afterwards: deleted bytes stay in its files until then.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) vacuum: bool,
 }
 
 /// Options of `stepfold serve`: agents, clients, and the address.

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use stepfold::agent_loop::{Decisions, Ids as _, RandomIds, Traces};
 use stepfold::prelude::*;
 use stepfold::providers::GenaiPrices;
-use stepfold::runner::{Budget, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged};
+use stepfold::runner::{
+    Budget, RetentionPolicy, RunnerBuilder, RunnerError, RunnerErrorKind, SharedRateLimit, WhenChanged,
+};
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
     AnyStore, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
@@ -73,6 +75,8 @@ pub(crate) struct LoadedAgent {
     pub(crate) spend_limits: SpendLimits,
     /// Its redaction.
     pub(crate) redaction: Option<FileRedaction>,
+    /// Its retention.
+    pub(crate) retention: Option<RetentionPolicy>,
     /// Its file, and those that it names.
     pub(crate) texts: AgentBundle,
     /// The programs and addresses that its earlier versions may use, beside those of today.
@@ -95,7 +99,7 @@ impl LoadedAgent {
         let (migrations, prices, when_changed) = (file.migrations(), file.prices(), file.when_changed());
         let spend_limits = SpendLimits { budgets: file.budgets(), rate_limits: file.rate_limits() };
         let former_programs = file.former_programs().to_vec();
-        let redaction = file.redaction();
+        let (redaction, retention) = (file.redaction(), file.retention());
         let built = match file.build(models) {
             Ok(built) => built?,
             // NOTE: Faults of the file are reported before a missing model: they are the author's to fix first.
@@ -122,6 +126,7 @@ impl LoadedAgent {
             when_changed,
             spend_limits,
             redaction,
+            retention,
             texts,
             former_programs,
         })
@@ -229,7 +234,16 @@ impl CommandContext {
         let store = open_store(&store_path(target)?)?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
         let LoadedAgent {
-            agent, schema, speakers, prices, when_changed, spend_limits, redaction, texts, ..
+            agent,
+            schema,
+            speakers,
+            prices,
+            when_changed,
+            spend_limits,
+            redaction,
+            retention,
+            texts,
+            ..
         } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
         let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
@@ -238,6 +252,7 @@ impl CommandContext {
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
+        let builder = retention.into_iter().fold(builder, RunnerBuilder::retention);
         let runner = with_metrics(with_traces(builder), metrics)
             .schema(schema)
             // NOTE: The runs of a killed process on this host can be resumed immediately, without waiting for its claim

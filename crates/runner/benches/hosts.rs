@@ -1,5 +1,5 @@
 //! What a host of runs costs. `cargo bench -p stepfold-runner --bench hosts`; names of parts (`cost`, `rate`, `takeover`,
-//! `keys`, `idle`, `check`) and of stores (`memory`, `sqlite`, `postgres`) for these only; `SESSIONS=200`, `TURNS=20000`, `SECONDS=60`.
+//! `keys`, `idle`, `check`, `retain`) and of stores (`memory`, `sqlite`, `postgres`) for these only; `SESSIONS=200`, `TURNS=20000`, `SECONDS=60`.
 //!
 //! - `cost`: the CPU time of a step of a run that the caller awaits, and of one that recovery takes from the inbox.
 //! - `rate`: turns a second of many sessions, on one worker and on two, each a process of its own.
@@ -7,6 +7,7 @@
 //! - `keys`: a repeated `run_as`, edit and decision, after many turns against after few.
 //! - `idle`: the CPU time of a worker that recovers beside 10,000 sessions that have nothing to do.
 //! - `check`: the time and the memory of `check_upgrade` over 100,000 sessions (`SESSIONS`), of which each second waits.
+//! - `retain`: a pass of retention over as many, of which 100 have to go, and one that has nothing to do.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,10 +26,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use stepfold_agent_loop::{Agent, Decision, Edit, Input};
-use stepfold_runner::{RecoverOptions, Runner, RunnerBuilder, UpgradeCounts};
+use stepfold_runner::{
+    RecoverOptions, RetentionOptions, RetentionPolicy, Runner, RunnerBuilder, UpgradeCounts,
+};
 use stepfold_session_scopes::{
-    AnyStore, Durability, EnqueueInput, EventRange, GetSession, IdempotencyKey, InboxKind, MemoryStore,
-    PostgresStore, SessionKey, SessionStore, SqliteOptions, Timestamp,
+    AnyStore, AppendEvent, Author, CreateSession, Durability, EnqueueInput, Event, EventId, EventRange,
+    GetSession, IdempotencyKey, InboxKind, InvocationId, MemoryStore, PostgresStore, SessionKey,
+    SessionSchema, SessionStore, SqliteOptions, Timestamp,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCall,
@@ -235,7 +239,7 @@ fn main() {
         !some || asked.iter().any(|asked| asked == word)
     };
     let (parts, stores) =
-        (["cost", "rate", "takeover", "keys", "idle", "check"], ["memory", "sqlite", "postgres"]);
+        (["cost", "rate", "takeover", "keys", "idle", "check", "retain"], ["memory", "sqlite", "postgres"]);
     for part in parts.into_iter().filter(|part| is_asked(&parts, part)) {
         for kind in stores.into_iter().filter(|kind| is_asked(&stores, kind)) {
             runtime.block_on(measure(part, kind));
@@ -264,6 +268,7 @@ async fn measure(part: &str, kind: &str) {
         "takeover" => takeover(kind, &place).await,
         "keys" => keys(kind, &place).await,
         "check" => check(kind, &place).await,
+        "retain" => retain(kind, &place).await,
         _ => idle(kind, &place).await,
     }
 }
@@ -355,6 +360,39 @@ async fn check(kind: &str, place: &Place) {
     println!(
         "check {kind}: {found} runs of {sessions} sessions in {took:.1} s, {cpu:.1} s of CPU ({each} a run), {grown} KiB more"
     );
+}
+
+/// Sessions of two events, all of them of yesterday but for those that have to go.
+async fn retain(kind: &str, place: &Place) {
+    const DUE: usize = 100;
+    let sessions = setting("SESSIONS", 100_000);
+    let schema: SessionSchema = Schema::builder().build().expect("the schema is valid").into();
+    let (now, day) = (runner(&place.store, false).build().now(), Duration::from_secs(24 * 60 * 60));
+    for number in 0..sessions {
+        let at = now.before(if number % (sessions / DUE) == 0 { day * 100 } else { day });
+        let user = format!("u{}", number % 1_000);
+        let key = SessionKey::new("bench", user, number.to_string()).expect("the ids are valid");
+        place.store.create(CreateSession::with_key(key.clone(), &schema, at)).await.expect("the store works");
+        for version in 0..2 {
+            let id = EventId::new(format!("e{version}")).expect("the id is valid");
+            let (invocation, author) = (InvocationId::new("i"), Author::new("user"));
+            let event = Event::new(id, invocation.expect("valid"), author.expect("valid"), at);
+            let append = AppendEvent::new(key.clone(), version, event, &schema);
+            place.store.append(append).await.expect("the store works");
+        }
+    }
+    let policy = RetentionPolicy::new().delete_idle_after(day * 30).keep_events_for(day * 10);
+    let runner = runner(&place.store, false).retention(policy).build();
+    for due in [DUE, 0] {
+        let (memory, cpu, began) = (resident(), own_cpu(), Instant::now());
+        let report = runner.retain(RetentionOptions::new()).await.expect("the store works");
+        let (took, cpu) = (began.elapsed().as_secs_f64(), own_cpu().saturating_sub(cpu).as_secs_f64());
+        assert_eq!(report.deleted.len(), due, "exactly those that are due");
+        let grown = resident().saturating_sub(memory) >> 10;
+        println!(
+            "retain {kind}: {due} of {sessions} sessions deleted in {took:.2} s, {cpu:.2} s of CPU, {grown} KiB more"
+        );
+    }
 }
 
 /// The bytes of this process in memory.

@@ -22,6 +22,7 @@ use crate::core::runner_core::{Runner, RunnerCore};
 use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
 use crate::ports::{AgentArchive, EarlierAgent, ShortIds, SystemClock, WallClock};
+use crate::retention::{RetentionCounters, RetentionPolicy};
 use crate::session::busy::WhenBusy;
 use crate::session::claim::{ClaimSettings, DeathCheck, WhenClaimed};
 use crate::session::table::SessionTable;
@@ -46,6 +47,7 @@ pub struct RunnerBuilder {
     older: OlderAgents,
     budgets: BudgetPolicies,
     redaction: Option<SessionRedaction>,
+    retention: Option<RetentionPolicy>,
 }
 
 impl Runner {
@@ -79,6 +81,7 @@ impl Runner {
             older: OlderAgents::default(),
             budgets: BudgetPolicies::default(),
             redaction: None,
+            retention: None,
         }
     }
 }
@@ -334,11 +337,18 @@ impl RunnerBuilder {
         self
     }
 
+    /// Sets the retention of the application, which [`Runner::run_retention`] and [`Runner::retain`] apply. By default
+    /// everything is kept.
+    pub fn retention(mut self, policy: RetentionPolicy) -> Self {
+        self.retention = Some(policy);
+        self
+    }
+
     /// Builds the runner.
     pub fn build(self) -> Runner {
         let RunnerBuilder { agent, store, app, schema, busy, max_waiting, ids, clock, observers, .. } = self;
         let (claims, abandon_after, when_changed) = (self.claims, self.abandon_after, self.when_changed);
-        let (budgets, redaction) = (self.budgets, self.redaction);
+        let (budgets, redaction, retention) = (self.budgets, self.redaction, self.retention);
         let sessions = Mutex::new(SessionTable::new(self.max_paused));
         Runner(Arc::new(RunnerCore {
             program: AgentProgram::new(agent, schema),
@@ -356,6 +366,8 @@ impl RunnerBuilder {
             budgets,
             refused: RefusedRequests::default(),
             redaction,
+            retention,
+            retained: RetentionCounters::default(),
             shutdown: RunnerShutdown::default(),
             changes: ChangeFeed::default(),
             heartbeat: HeartbeatRegistry::default(),

@@ -217,6 +217,7 @@ impl Runner {
     pub fn load(&self) -> RunnerLoad {
         let mut load = self.0.backlog.load(self.0.clock.now());
         load.connections = self.0.store.connections();
+        (load.expired_sessions, load.expired_events, load.retention_failures) = self.0.retained.counts();
         for local in self.0.sessions().all() {
             load.running += usize::from(local.queue().has_worker());
             load.waiting += local.waiting();

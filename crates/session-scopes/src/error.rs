@@ -143,6 +143,14 @@ pub enum SessionError {
         /// The maximum number of labels.
         limit: usize,
     },
+    /// A session that is deleted [if unused](crate::DeleteSession::if_unused_at) is in use.
+    #[error("session {key} is in use: {why}; nothing was deleted")]
+    InUse {
+        /// The session.
+        key: Box<SessionKey>,
+        /// The use.
+        why: &'static str,
+    },
     /// The store does not support the operation.
     #[error("{what} not supported by the store")]
     Unsupported {
@@ -403,7 +411,9 @@ impl SessionError {
             | SessionError::NotFound { .. }
             | SessionError::NoSuchVersion { .. } => ErrorKind::NotFound,
             SessionError::AlreadyExists { .. } => ErrorKind::AlreadyExists,
-            SessionError::Conflict { .. } | SessionError::NotWaiting { .. } => ErrorKind::Conflict,
+            SessionError::Conflict { .. } | SessionError::NotWaiting { .. } | SessionError::InUse { .. } => {
+                ErrorKind::Conflict
+            }
             SessionError::Claimed { .. } => ErrorKind::Claimed,
             SessionError::ClaimLost { .. } => ErrorKind::ClaimLost,
             SessionError::InboxFull { .. }

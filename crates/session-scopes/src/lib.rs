@@ -218,17 +218,17 @@ pub use crate::session::{
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
     AnyStore, AppendClaim, AppendEvent, BudgetAmount, BudgetBalance, Claim, ClaimSession, CreateSession,
-    DeleteSession, Deleted, DequeueInput, EnqueueInput, Enqueued, EraseData, EraseKind, EraseTarget,
-    ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes, Expected, FaultPlace, FindEvent,
-    FindTagged, ForkInfo, ForkSession, ForkedEvent, FoundMessage, GetSession, InboxEntry, InboxKind,
-    LabelVersion, ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers,
+    DeleteSession, Deleted, DequeueInput, ERASED_USER, EnqueueInput, Enqueued, EraseData, EraseKind,
+    EraseTarget, ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes, Expected, FaultPlace,
+    FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, FoundMessage, GetSession, InboxEntry,
+    InboxKind, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers,
     MAX_BUDGET_AMOUNT, MAX_ERASURE_REASON, MAX_FAULTS, MAX_FOUND_MESSAGES, MAX_INBOX, MAX_INPUT_BYTES,
     MAX_LABELS, MAX_SEARCHED_SESSIONS, MAX_WINDOW_PARTS, NoticeSource, OutlineSessions, PruneBound,
     PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, RaiseBudgets, ReadBudgets,
     ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd,
-    ReserveSpend, RewindSession, ScopeKey, SearchSessions, SessionCursor, SessionOutline, SessionPage,
-    SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize,
-    StoreConnections, StoreFault, StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended,
-    VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScannedSession, ScopeKey, SearchSessions,
+    SessionCursor, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts,
+    SpendRecord, SpendState, StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice,
+    StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

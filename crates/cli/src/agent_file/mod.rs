@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use serde_json::Map;
 use stepfold::prelude::*;
-use stepfold::runner::{Budget, BudgetScope, SessionRecall, SharedRateLimit, WhenChanged};
+use stepfold::runner::{
+    Budget, BudgetScope, RETENTION_APP, RetentionPolicy, SessionRecall, SharedRateLimit, WhenChanged,
+};
 use stepfold::session_scopes::AppId;
 use stepfold::state_core::chat::Prices;
 use toml::de::{DeTable, DeValue};
@@ -29,6 +31,7 @@ use crate::form::budget::{BudgetFileForm, BudgetForm, budgets, report_misplaced}
 use crate::form::graph::GraphForm;
 use crate::form::rate_limit::{RateLimitForm, rate_limits, report_misplaced_limits};
 use crate::form::redact::{FileRedaction, RedactForm};
+use crate::form::retention::RetentionForm;
 use crate::form::{FaultCollector, FileFaults, read};
 use crate::model::ModelSource;
 
@@ -75,6 +78,13 @@ impl FileContent {
         match self {
             FileContent::Agent(form) => form.redact.as_ref(),
             FileContent::Graph(form) => form.redact.as_ref(),
+        }
+    }
+
+    const fn retention(&self) -> Option<&RetentionForm> {
+        match self {
+            FileContent::Agent(form) => form.retention.as_ref(),
+            FileContent::Graph(form) => form.retention.as_ref(),
         }
     }
 
@@ -222,6 +232,12 @@ impl AgentFile {
                 false => faults.add(&["redact"], MISPLACED_REDACTION),
             }
         }
+        if let Some(form) = self.content.as_ref().and_then(FileContent::retention) {
+            match enclosing.files.is_empty() {
+                true => drop(form.policy(faults)),
+                false => faults.add(&["retention"], MISPLACED_RETENTION),
+            }
+        }
         match &self.content {
             None => Ok(None),
             Some(FileContent::Agent(form)) => {
@@ -298,6 +314,12 @@ impl AgentFile {
         Some(form.redaction(&mut FaultCollector::in_text(String::new())))
     }
 
+    /// Its retention. Its faults are those of [`build`](AgentFile::build).
+    pub(crate) fn retention(&self) -> Option<RetentionPolicy> {
+        let form = self.content.as_ref().and_then(FileContent::retention)?;
+        Some(form.policy(&mut FaultCollector::in_text(String::new())))
+    }
+
     /// The folder of the file: relative paths in the file start there.
     pub(crate) fn folder(&self) -> PathBuf {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -312,12 +334,18 @@ fn report_unusable_name(name: &str, faults: &mut FaultCollector) {
         faults.add(&["name"], error.to_string());
     } else if name == ARCHIVE_APP {
         faults.add(&["name"], format!("reserved name `{ARCHIVE_APP}`: stored versions of agents have it"));
+    } else if name == RETENTION_APP {
+        faults.add(&["name"], format!("reserved name `{RETENTION_APP}`: leases of retention have it"));
     }
 }
 
 /// The fault of an agent of a graph with rules of its own.
 pub(crate) const MISPLACED_REDACTION: &str =
     "unsupported redaction: a graph's rules hold for its agents; declare them in the graph file";
+
+/// The fault of an agent of a graph with a retention of its own.
+pub(crate) const MISPLACED_RETENTION: &str =
+    "unsupported retention: that of a graph holds for its sessions; declare it in the graph file";
 
 /// Parses a text with settings into its form; none if it is not TOML.
 /// The budgets of a file that has nothing else; by default each principal has its own.

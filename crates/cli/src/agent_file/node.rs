@@ -225,6 +225,9 @@ impl NodeBuilder<'_> {
         if form.redact.is_some() {
             faults.add(&["redact"], super::MISPLACED_REDACTION);
         }
+        if form.retention.is_some() {
+            faults.add(&["retention"], super::MISPLACED_RETENTION);
+        }
         let folder = self.place.folder;
         let models = models_of(form, faults, self.place.models, folder, self.enclosing)?;
         let name = form.name.as_deref().unwrap_or(self.name);

@@ -94,6 +94,7 @@ fn json_of(
         "cases": cases,
         "dry_run": dry_run,
         "events": report.events,
+        "found": !report.is_empty() || !cases.is_empty(),
         "sessions": sessions,
         "spend": report.spend,
         "user_keys": report.user_keys,
@@ -114,6 +115,14 @@ fn lines(report: &ErasureReport, cases: &[ErasedCase], dry_run: bool, is_vacuume
     }
     for ErasedCase { user, data_set, case, .. } in cases {
         show::line(format!("case {case}, in data set {data_set} of {user}"));
+    }
+    if report.is_empty() && cases.is_empty() {
+        return show::note(match report.sessions.is_empty() {
+            true => {
+                "nothing found of this user under this agent: nothing was erased; check `--user` and the file"
+            }
+            false => "nothing found that was not erased before: nothing was erased",
+        });
     }
     let verb = if dry_run { "would be erased; nothing was changed" } else { "erased" };
     let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };

@@ -10,6 +10,7 @@ mod check_runs;
 mod demo;
 mod draw;
 mod erase;
+mod erasures;
 mod eval;
 mod history;
 mod inbox;
@@ -19,6 +20,7 @@ mod mcp;
 mod new;
 mod resources;
 mod resume;
+mod retain;
 mod run;
 mod search;
 mod serve;
@@ -97,6 +99,8 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
             sessions::delete(target, *user_state, *when_claimed, json).await
         }
         CliCommand::Erase { target, erased } => erase::erase(target, erased, json).await,
+        CliCommand::Erasures { target } => erasures::erasures(target, json).await,
+        CliCommand::Retain { target, options } => retain::retain(target, options, json).await,
         CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
         CliCommand::Search { target, query, limit } => search::search(target, query, *limit, json).await,
         CliCommand::Agents { target, prune } => agents::agents(target, *prune, json).await,

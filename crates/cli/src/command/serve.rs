@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use serde_json::json;
 use stepfold::prelude::*;
-use stepfold::runner::RecoverOptions;
+use stepfold::runner::{RecoverOptions, RunnerBuilder};
 use stepfold::server::http::{Access, App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
 use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
 use tokio::net::TcpListener;
@@ -88,12 +88,13 @@ pub(super) async fn serve(options: &ServeArgs, json: bool) -> anyhow::Result<Com
     })?;
     report(&listener, &apps, printed.as_ref(), json)?;
     // NOTE: The interrupted run of the demo is left for the user to resume.
-    let recovered = apps.iter().filter(|_| !options.demo);
-    let recovery = tokio::spawn(join_all(recovered.map(|app| app.runner().recover(RecoverOptions::new()))));
+    let recovered = || apps.iter().filter(|_| !options.demo).map(App::runner);
+    let recovery = tokio::spawn(join_all(recovered().map(|runner| runner.recover(RecoverOptions::new()))));
+    let retention = tokio::spawn(join_all(recovered().map(Runner::run_retention)));
     let ended = until_ended(server, listener).await;
     // NOTE: After a second signal the server returns without stopping its runs.
     join_all(apps.iter().map(|app| app.runner().shutdown(Duration::ZERO))).await;
-    for ended in recovery.await? {
+    for ended in recovery.await?.into_iter().chain(retention.await?) {
         ended?;
     }
     ended
@@ -175,7 +176,17 @@ fn apps(
     for path in agents {
         let loaded = LoadedAgent::read(path, &models)?;
         let archive = AgentFiles::of(&loaded, path, store, Some(&model));
-        let LoadedAgent { agent, schema, shape, prices, when_changed, spend_limits, redaction, .. } = loaded;
+        let LoadedAgent {
+            agent,
+            schema,
+            shape,
+            prices,
+            when_changed,
+            spend_limits,
+            redaction,
+            retention,
+            ..
+        } = loaded;
         if !names.insert(agent.name().to_owned()) {
             let words = format!("{}: another file has the name `{}` too", path.display(), agent.name());
             return Err(UsageError(words).into());
@@ -186,6 +197,7 @@ fn apps(
         let builder = with_spend_limits(Runner::builder(agent, store.clone()), &prices, spend_limits);
         let builder = builder.archive(archive);
         let builder = redaction.into_iter().fold(builder, |builder, redaction| redaction.add_to(builder));
+        let builder = retention.into_iter().fold(builder, RunnerBuilder::retention);
         let runner = with_traces(builder)
             .schema(schema)
             .process_worker()

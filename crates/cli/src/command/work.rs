@@ -36,7 +36,8 @@ pub(super) async fn work(
             };
             let mut changes = context.runner.watch(WatchScope::All).await;
             let recovery = context.runner.recover(recover_options);
-            tokio::pin!(recovery, scraped);
+            let retention = Box::pin(context.runner.run_retention()).fuse();
+            tokio::pin!(recovery, retention, scraped);
             loop {
                 tokio::select! {
                     // NOTE: Changes first, so that each is reported before the recovery ends.
@@ -46,6 +47,8 @@ pub(super) async fn work(
                         ended?;
                         break;
                     }
+                    // NOTE: Without a retention it ends at once.
+                    ended = &mut retention => ended?,
                     never = &mut scraped => match never {},
                 }
             }

@@ -19,6 +19,7 @@ use super::budget::BudgetForm;
 use super::by_type::by_type;
 use super::rate_limit::RateLimitForm;
 use super::redact::RedactForm;
+use super::retention::RetentionForm;
 
 /// An agent for `stepfold run` and `stepfold chat`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -83,6 +84,8 @@ pub(crate) struct AgentFileForm {
     pub(crate) rate_limits: Vec<RateLimitForm>,
     /// Replaces sensitive parts of messages, arguments, results and values before they are stored.
     pub(crate) redact: Option<RedactForm>,
+    /// Removes sessions, events and waiting messages by their age.
+    pub(crate) retention: Option<RetentionForm>,
     /// The handling of unfinished runs of this file after a change of it.
     pub(crate) when_changed: ChangedForm,
     /// For `when_changed = "pinned"`: programs and addresses that stored versions of this file may still use though this one

@@ -10,6 +10,7 @@ mod placeholders;
 pub(crate) mod rate_limit;
 mod read;
 pub(crate) mod redact;
+pub(crate) mod retention;
 mod schema;
 
 pub(crate) use self::faults::{FaultCollector, FileFaults};

@@ -35,7 +35,7 @@ fn an_event_is_erased_and_the_rest_is_verified() {
     assert_eq!((&dry["events"], &dry["vacuumed"]), (&1.into(), &false.into()));
     assert!(is_in_file(&room, "555-0199"));
     let erased = json(&room, "erase a.toml -s s1 --event 1 --reason mail");
-    expect![[r#"{"cases":[],"dry_run":false,"events":1,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
+    expect![[r#"{"cases":[],"dry_run":false,"events":1,"found":true,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
         .assert_eq(&erased.to_string());
     assert!(!is_in_file(&room, "555-0199"));
     let verified = json(&room, &format!("verify a.toml -s s1 --head {head}"));
@@ -87,4 +87,21 @@ fn nothing_is_erased_without_a_subject_and_a_reason() {
         assert!(said.contains(fault), "{arguments}: {said}");
     }
     assert!(is_in_file(&room, "555-0199"));
+}
+
+#[test]
+fn an_unknown_user_is_not_said_to_be_erased_and_erasures_are_listed() {
+    let room = room();
+    let said = room.say("erase a.toml --user nobody --everything --reason mail --store s.db", "");
+    assert!(said.contains("nothing found of this user"), "{said}");
+    assert_eq!(
+        json(&room, "erase a.toml --user nobody --everything --reason mail --dry-run")["found"],
+        false
+    );
+    assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], true);
+    assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], false);
+    let said = room.say("erasures a.toml --store s.db", "");
+    assert!(said.contains("user, 0 sessions, 0 events, by operator: mail"), "{said}");
+    assert!(said.contains("events, 1 session, 1 event, by operator: ticket  (t17)"), "{said}");
+    assert!(said.contains("2 erasures") && !said.contains("nobody"), "{said}");
 }

@@ -43,6 +43,7 @@ mod outcomes;
 mod postgres;
 mod protocol_kill;
 mod redaction;
+mod retention;
 mod room;
 mod serve;
 mod serve_kill;

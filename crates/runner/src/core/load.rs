@@ -25,6 +25,12 @@ pub struct RunnerLoad {
     pub blocked: usize,
     /// The longest time that one of them has waited.
     pub oldest: Duration,
+    /// Sessions that [retention](crate::Runner::retain) has deleted since the runner was built.
+    pub expired_sessions: u64,
+    /// Events that retention has deleted, those of sessions included.
+    pub expired_events: u64,
+    /// Sessions that retention could not read or change.
+    pub retention_failures: u64,
     /// Connections of the store to its database.
     pub connections: StoreConnections,
 }

@@ -16,6 +16,7 @@ use crate::core::shutdown::RunnerShutdown;
 use crate::core::watchers::ChangeFeed;
 use crate::error::RunnerError;
 use crate::ports::WallClock;
+use crate::retention::{RetentionCounters, RetentionPolicy};
 use crate::session::busy::WhenBusy;
 use crate::session::claim::ClaimSettings;
 use crate::session::table::SessionTable;
@@ -74,6 +75,9 @@ pub(crate) struct RunnerCore {
     pub(crate) refused: RefusedRequests,
     /// Replaces sensitive parts of content before it is stored.
     pub(crate) redaction: Option<SessionRedaction>,
+    pub(crate) retention: Option<RetentionPolicy>,
+    /// What retention has done.
+    pub(crate) retained: RetentionCounters,
     pub(crate) shutdown: RunnerShutdown,
     pub(crate) changes: ChangeFeed,
     /// The heartbeat of the claims that are held.
@@ -87,6 +91,16 @@ pub(crate) struct RunnerCore {
 impl RunnerCore {
     pub(crate) fn sessions(&self) -> MutexGuard<'_, SessionTable> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what this process knows of a session that it does not run.
+    pub(crate) fn forget(&self, key: &SessionKey) {
+        let local = self.sessions().all().into_iter().find(|local| local.key == *key);
+        if let Some(local) = local
+            && let Ok(mut cache) = Arc::clone(&local.cache).try_lock_owned()
+        {
+            (cache.history, cache.stopped) = (None, None);
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Erasure of content: of events with all that repeats them, of sessions, of users.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use serde_json::json;
 use stepfold_agent_loop::EventKind;
@@ -108,6 +107,13 @@ pub struct ErasureReport {
 }
 
 impl ErasureReport {
+    /// Whether there was nothing to erase: of an unknown user, or of what was erased before.
+    pub fn is_empty(&self) -> bool {
+        let ErasureReport { sessions, versions, related: _, events, user_keys, spend } = self;
+        let has_whole = versions.is_empty() && !sessions.is_empty();
+        *events == 0 && *spend == 0 && user_keys.is_empty() && !has_whole
+    }
+
     fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>, erased: &ErasedData) {
         self.sessions.push(key.clone());
         self.versions.extend(versions.iter().map(|version| (key.clone(), *version)));
@@ -228,7 +234,7 @@ impl OpenErasure<'_> {
         let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
         if !self.request.is_dry_run {
             for key in &erased.sessions {
-                self.forget(key);
+                self.runner.0.forget(key);
                 self.runner.0.changes.notify_deleted(key);
             }
         }
@@ -340,7 +346,7 @@ impl OpenErasure<'_> {
         }
         let (core, key) = (&self.runner.0, &session.key);
         let failed = |error| RunnerError::store(key, error);
-        self.forget(key);
+        core.forget(key);
         let name = core.ids.next();
         let request = RewindSession::new(
             key.clone(),
@@ -355,16 +361,6 @@ impl OpenErasure<'_> {
         let version = core.store.rewind(request).await.map_err(failed)?.version;
         core.changes.notify(key, version, false);
         Ok(())
-    }
-
-    /// Forgets what this process knows of a session that it does not run.
-    fn forget(&self, key: &SessionKey) {
-        let local = self.runner.0.sessions().all().into_iter().find(|local| local.key == *key);
-        if let Some(local) = local
-            && let Ok(mut cache) = Arc::clone(&local.cache).try_lock_owned()
-        {
-            (cache.history, cache.stopped) = (None, None);
-        }
     }
 }
 

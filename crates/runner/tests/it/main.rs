@@ -53,6 +53,7 @@ mod questions;
 mod rate_limits;
 mod recover;
 mod redaction;
+mod retention;
 mod run_as;
 mod scopes;
 mod session_log;

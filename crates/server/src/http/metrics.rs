@@ -71,6 +71,9 @@ struct MetricFamilies {
     waiting: Family<AppLabels, Gauge<i64, AtomicI64>>,
     claims: Family<AppLabels, Gauge<i64, AtomicI64>>,
     lost_claims: Family<AppLabels, Counter>,
+    expired_sessions: Family<AppLabels, Counter>,
+    expired_events: Family<AppLabels, Counter>,
+    retention_failures: Family<AppLabels, Counter>,
     due: Family<AppLabels, Gauge<i64, AtomicI64>>,
     blocked: Family<AppLabels, Gauge<i64, AtomicI64>>,
     oldest: Family<AppLabels, Gauge<i64, AtomicI64>>,
@@ -210,6 +213,30 @@ impl Default for Metrics {
     }
 }
 
+/// Registers the counters of retention: deleted sessions, deleted events, failures.
+fn retention_counters(registry: &mut Registry) -> (AppCounters, AppCounters, AppCounters) {
+    let (expired_sessions, expired_events) = (Family::default(), Family::default());
+    registry.register(
+        "stepfold_expired_sessions",
+        "Sessions that retention has deleted in this process",
+        expired_sessions.clone(),
+    );
+    registry.register(
+        "stepfold_expired_events",
+        "Events that retention has deleted in this process, those of sessions included",
+        expired_events.clone(),
+    );
+    let retention_failures = Family::default();
+    registry.register(
+        "stepfold_retention_failures",
+        "Sessions that retention could not read or change in this process",
+        retention_failures.clone(),
+    );
+    (expired_sessions, expired_events, retention_failures)
+}
+
+type AppCounters = Family<AppLabels, Counter>;
+
 impl Metrics {
     /// Metrics that are all zero.
     pub fn new() -> Self {
@@ -254,6 +281,7 @@ impl Metrics {
             "Claims that other workers have taken from this process",
             lost_claims.clone(),
         );
+        let (expired_sessions, expired_events, retention_failures) = retention_counters(&mut registry);
         let (due, blocked, oldest) = (Family::default(), Family::default(), Family::default());
         registry.register(
             "stepfold_due_sessions",
@@ -303,6 +331,9 @@ impl Metrics {
             waiting,
             claims,
             lost_claims,
+            expired_sessions,
+            expired_events,
+            retention_failures,
             due,
             blocked,
             oldest,
@@ -345,8 +376,15 @@ impl Metrics {
             self.0.connections.get_or_create(&of).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
         // NOTE: A counter only grows, and the load has the total.
-        let lost = self.0.lost_claims.get_or_create(app);
-        lost.inc_by(load.lost_claims.saturating_sub(lost.get()));
+        for (counter, total) in [
+            (&self.0.lost_claims, load.lost_claims),
+            (&self.0.expired_sessions, load.expired_sessions),
+            (&self.0.expired_events, load.expired_events),
+            (&self.0.retention_failures, load.retention_failures),
+        ] {
+            let counter = counter.get_or_create(app);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
     }
 
     /// The text of the metrics, in the format of OpenMetrics.

@@ -540,11 +540,17 @@ impl SessionEntry {
         let newest = self.version();
         let oldest = match request.kept(self.oldest, newest)? {
             RetentionBound::From(version) => version,
-            RetentionBound::Since(time) => {
-                let first = self.log.iter().find(|committed| committed.event.at >= time);
+            RetentionBound::Since { after, time } => {
+                let mut events = self.log.iter().filter(|committed| committed.version > after);
+                let first = events.find(|committed| committed.event.at >= time);
                 first.map_or(newest, |first| first.version - 1)
             }
         };
+        let labelled = self.labels().into_iter().filter(|_| request.keeps_labels());
+        let oldest = PruneSession::bounded(oldest, self.oldest, labelled.map(|(_, version)| version));
+        if let Some(pruned) = request.unchanged(oldest, self.oldest) {
+            return Ok(pruned);
+        }
         let events = oldest - self.oldest;
         for committed in self.log.iter().take(index(events)) {
             self.versions.remove(&committed.event.id, committed.version);
@@ -622,12 +628,20 @@ impl SessionEntry {
         if !request.unfinished && request.text.is_none() {
             return true;
         }
-        let ranges: Vec<_> = VisibleVersions::at(self.version(), &self.rewinds).ranges().collect();
-        let mut newest_first = ranges.iter().rev().flat_map(|range| self.newest_first(*range));
-        let is_unfinished = newest_first.next().is_some_and(|newest| newest.event.is_unfinished());
-        let first = || self.range(EventRange::Page { after: 0, limit: FIRST }, &ranges);
-        (!request.unfinished || is_unfinished)
+        let first = || self.range(EventRange::Page { after: 0, limit: FIRST }, &self.visible_ranges());
+        (!request.unfinished || self.is_unfinished())
             && request.text.as_ref().is_none_or(|text| searched_of(id, &first()).contains(&**text))
+    }
+
+    /// Whether the newest visible event is of an unfinished run.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let ranges = self.visible_ranges();
+        let mut newest_first = ranges.iter().rev().flat_map(|range| self.newest_first(*range));
+        newest_first.next().is_some_and(|newest| newest.event.is_unfinished())
+    }
+
+    fn visible_ranges(&self) -> Vec<(u64, u64)> {
+        VisibleVersions::at(self.version(), &self.rewinds).ranges().collect()
     }
 
     /// The oldest events after a version, those that a rewind has hidden as well.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, LifeId, ReservationId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, EraseData, ListSpend, MAX_BUDGET_AMOUNT, RaiseBudgets, ReadBudgets,
-    ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
+    BudgetAmount, BudgetBalance, ERASED_USER, EraseData, ListSpend, MAX_BUDGET_AMOUNT, RaiseBudgets,
+    ReadBudgets, ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -167,7 +167,7 @@ impl MemoryBudgets {
         for id in &ids {
             self.settle(&SettleSpend::new(id.clone(), ReservationEnd::Estimate));
             let other = ReservationId::new(format!("erased {}", LifeId::random()));
-            let other_key = SessionKey::new(app.as_str(), "erased", "erased");
+            let other_key = SessionKey::new(app.as_str(), ERASED_USER, ERASED_USER);
             if let (Some((record, ..)), Ok(other), Ok(key)) = (self.requests.remove(id), other, other_key) {
                 let record = SpendRecord { id: other.clone(), key, ..record };
                 self.requests.insert(other, (record, None, Vec::new()));

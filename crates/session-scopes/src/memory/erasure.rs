@@ -22,9 +22,10 @@ impl MemoryInner {
             }
             EraseTarget::User { app, user } => self.erase_user(request, app, user),
         };
-        if !request.is_dry_run && !self.erasures.iter().any(|(_, record)| record.id == request.id) {
-            let record = ErasureRecord::of(request, &erased);
-            self.erasures.push((request.target.app().clone(), record));
+        let app = request.target.app();
+        let is_recorded = self.erasures.iter().any(|(of, record)| of == app && record.id == request.id);
+        if !request.is_dry_run && !is_recorded {
+            self.erasures.push((app.clone(), ErasureRecord::of(request, &erased)));
         }
         Ok(erased)
     }

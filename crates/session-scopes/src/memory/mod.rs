@@ -36,9 +36,9 @@ use crate::store::{
     FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
     ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets,
     ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SearchSessions, SessionCursor, SessionPage, SessionStore,
-    SettleOpen, SettleSpend, SpendRecord, Unattended, VacuumStore, Verified, VerifySessions, WriteOrigin,
-    WriteScope, first_events,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionCursor,
+    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended, VacuumStore, Verified,
+    VerifySessions, WriteOrigin, WriteScope, check_user, first_events,
 };
 use crate::time::Timestamp;
 
@@ -137,6 +137,10 @@ impl SessionStore for MemoryStore {
         self.lock().list(&request)
     }
 
+    async fn scan(&self, request: ScanSessions) -> Result<ScannedPage, SessionError> {
+        self.lock().scan(&request)
+    }
+
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
         self.lock().delete(&request)
     }
@@ -167,7 +171,9 @@ impl SessionStore for MemoryStore {
         let mut inner = self.lock();
         let entry = inner.place(&request.key)?.entry;
         let (number, pruned) = (entry.number, entry.prune(&request)?);
-        inner.forget_index(number);
+        if !request.is_dry_run {
+            inner.forget_index(number);
+        }
         Ok(pruned)
     }
 
@@ -277,6 +283,7 @@ impl SessionStore for MemoryStore {
 
 impl MemoryInner {
     fn create(&mut self, request: CreateSession) -> Result<Session, SessionError> {
+        check_user(&request.user)?;
         let CreateSession { app, user, id, life, at, schema, values, events, labels } = request;
         let delta = initial(&schema, &values)?.into_iter().collect();
         let events = first_events(events)?;
@@ -363,6 +370,7 @@ impl MemoryInner {
         let key = &request.key;
         let (.., entry) = self.entry(key)?;
         entry.work.fence.check_free(key, request.take_over, request.at)?;
+        request.check_unused(entry.version(), entry.work.inbox.newest(), || Ok(entry.labels().len()))?;
         let tenant = self.apps.get_mut(&key.app).and_then(|app| app.users.get_mut(&key.user));
         let removed = tenant.and_then(|tenant| Some((tenant.remove(&key.id)?, tenant)));
         let (entry, tenant) = removed.ok_or_else(|| SessionError::not_found(key))?;

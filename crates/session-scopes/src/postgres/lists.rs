@@ -1,12 +1,12 @@
 //! Lists across users.
 
 use super::connection::Object;
-use super::statements::{LIST_UNATTENDED, LIST_USERS};
+use super::statements::{LIST_UNATTENDED, LIST_USERS, SCAN_SESSIONS};
 use super::transaction::{SqlParameters, query};
 use crate::error::SessionError;
 use crate::ids::{SessionId, SessionKey, UserId};
 use crate::rows::lineage::from_db;
-use crate::store::{ListUnattended, ListUsers, Unattended};
+use crate::store::{ListUnattended, ListUsers, ScanSessions, ScannedPage, ScannedSession, Unattended};
 use crate::time::Timestamp;
 
 pub(super) async fn users(connection: Object, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
@@ -15,6 +15,31 @@ pub(super) async fn users(connection: Object, request: &ListUsers) -> Result<Vec
     let given: SqlParameters<'_> = &[&request.app.as_str(), &after, &limit];
     let rows = query(&connection, LIST_USERS, given).await?;
     rows.iter().map(|row| UserId::new(row.get::<_, String>(0))).collect()
+}
+
+/// NOTE: nothing is checked against its checksum here: what acts on a session reads it before.
+pub(super) async fn scan(connection: Object, request: &ScanSessions) -> Result<ScannedPage, SessionError> {
+    let (user, updated, number) = request.begins_after()?;
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX).saturating_add(1);
+    let given: SqlParameters<'_> =
+        &[&request.app.as_str(), &user, &updated.as_micros(), &number, &limit, &request.with_first_event];
+    let rows = query(&connection, SCAN_SESSIONS, given).await?;
+    let read = |row: &tokio_postgres::Row| {
+        let (user, id) = (UserId::new(row.get::<_, String>(0))?, SessionId::new(row.get::<_, String>(1))?);
+        let session = ScannedSession {
+            key: SessionKey { app: request.app.clone(), user, id },
+            version: from_db(row.get(2)),
+            oldest: from_db(row.get(3)),
+            created: Timestamp::from_micros(row.get(4)),
+            updated: Timestamp::from_micros(row.get(5)),
+            first_event: row.get::<_, Option<i64>>(9).map(Timestamp::from_micros),
+            is_unfinished: row.get(6),
+            inbox: from_db(row.get(7)),
+        };
+        Ok::<_, SessionError>((session, row.get(8)))
+    };
+    let found = rows.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(ScannedPage::cut(found, request.limit))
 }
 
 pub(super) async fn unattended(

@@ -57,9 +57,10 @@ use crate::store::{
     FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
     ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned,
     RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
-    Renewed, ReserveSpend, RewindSession, ScopeKey, SearchSessions, SessionOutline, SessionPage,
-    SessionStore, SettleOpen, SettleSpend, SpendRecord, StoreConnections, StoreNotices, Unattended,
-    VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, first_events,
+    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions,
+    SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StoreConnections,
+    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user,
+    first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -354,6 +355,7 @@ impl SessionStore for PostgresStore {
     }
 
     async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
+        check_user(&request.user)?;
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;
         let connection = self.connection().await?;
@@ -452,6 +454,11 @@ impl SessionStore for PostgresStore {
     async fn users(&self, request: ListUsers) -> Result<Vec<UserId>, SessionError> {
         let connection = self.connection().await?;
         self.with_timeout(Box::pin(lists::users(connection, &request))).await
+    }
+
+    async fn scan(&self, request: ScanSessions) -> Result<ScannedPage, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(lists::scan(connection, &request))).await
     }
 
     async fn unattended(&self, request: ListUnattended) -> Result<Vec<Unattended>, SessionError> {

@@ -452,6 +452,12 @@ statements! {
         SELECT (SELECT MIN(s.owner) FROM stepfold_sessions s WHERE s.app = $1 AND s.owner > u.owner) \
         FROM u WHERE u.owner IS NOT NULL) \
         SELECT owner FROM u WHERE owner IS NOT NULL LIMIT $3";
+    SCAN_SESSIONS = "SELECT owner, id, version, oldest, created, updated, unfinished, inbox, number, \
+        CASE WHEN $6::boolean THEN (SELECT e.at FROM stepfold_lineage l JOIN stepfold_events e \
+        ON e.stream = l.stream AND e.version = s.oldest + 1 \
+        WHERE l.number = s.number AND l.after <= s.oldest AND l.upto > s.oldest) END \
+        FROM stepfold_sessions s WHERE app = $1 AND (owner, updated, number) > ($2, $3, $4) \
+        ORDER BY owner, updated, number LIMIT $5";
     // NOTE: claims expire by the server's clock; a session is due by the clock of the workers, which set that time.
     LIST_UNATTENDED = concat!(
         "SELECT owner, id, ", free_since!(), " AS since, inbox, number, claim_owner, ",

@@ -591,6 +591,11 @@ pub(super) async fn delete_inside(
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &key.app, &key.user), with_history(connection, key))?;
     row.work.fence.check_free(key, request.take_over, Some(row.now))?;
+    let labels = match request.unused_at {
+        Some(_) => branches::labels(connection, key).await?.len(),
+        None => 0,
+    };
+    request.check_unused(row.version, row.work.inbox, || Ok(labels))?;
     let session_keys = texts(&query(connection, CELL_KEYS, &[&row.number]).await?);
     branches::forget(connection, key, &row).await?;
     for sql in [DELETE_SESSION, DELETE_LINEAGE, DELETE_INBOX, DELETE_TAKEN] {
@@ -692,14 +697,21 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
         try_join!(biased; lock_tenant(connection, &key.app, &key.user), with_history(connection, key))?;
     let oldest = match request.kept(row.oldest, row.version)? {
         RetentionBound::From(version) => version,
-        RetentionBound::Since(time) => {
+        RetentionBound::Since { after, time } => {
             let (firsts, lasts) = (vec![0_i64], vec![to_db(row.version)]);
-            let given: SqlParameters<'_> =
-                &[&row.number, &to_db(row.oldest), &firsts, &lasts, &time.as_micros()];
+            let given: SqlParameters<'_> = &[&row.number, &to_db(after), &firsts, &lasts, &time.as_micros()];
             let first = query(connection, FIRST_SINCE, given).await?;
             first.first().map_or(row.version, |first| from_db(first.get(0)) - 1)
         }
     };
+    let labelled = match request.keeps_labels() {
+        true => branches::labels(connection, key).await?,
+        false => Vec::new(),
+    };
+    let oldest = PruneSession::bounded(oldest, row.oldest, labelled.into_iter().map(|(_, version)| version));
+    if let Some(pruned) = request.unchanged(oldest, row.oldest) {
+        return Ok(pruned);
+    }
     let states = read::states_of(connection, &row, &history, [oldest]).await?;
     let (before, anchor) = (row.oldest, digest_at(&row, &states, oldest)?);
     let labels = branches::prune_labels(connection, row.number, oldest).await?;

@@ -12,7 +12,8 @@ use crate::error::SessionError;
 use crate::event::{Erasure, Event};
 use crate::ids::{AppId, Author, ErasureId, EventId, LifeId, ReservationId, SessionKey, UserId};
 use crate::store::{
-    EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, ReservationEnd, SettleSpend,
+    ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, ReservationEnd,
+    SettleSpend,
 };
 use crate::time::Timestamp;
 
@@ -26,9 +27,10 @@ const LIST_RECORDS: SharedSql = SharedSql(
 );
 const SPEND_OF_USER: SharedSql =
     SharedSql("SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 ORDER BY id");
+// NOTE: SQLite numbers parameters by their first appearance, so they appear in order.
 const FORGET_SPENDER: SharedSql = SharedSql(
-    "UPDATE stepfold_spend SET id = $1, owner = 'erased', session = 'erased', token = NULL, amounts = '[]' \
-     WHERE id = $2 RETURNING id",
+    "UPDATE stepfold_spend SET id = $1, owner = $2, session = $2, token = NULL, amounts = '[]' \
+     WHERE id = $3 RETURNING id",
 );
 const DROP_BUDGETS: SharedSql = SharedSql(
     "DELETE FROM stepfold_budgets WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2 RETURNING settled",
@@ -262,7 +264,8 @@ async fn forget_spender(
         let id = row.text(0)?;
         // NOTE: a random one, since the id of a reservation contains the session's key.
         let other = format!("erased {}", LifeId::random());
-        rows.rows(FORGET_SPENDER, &[SqlValue::Text(&other), SqlValue::Text(id)]).await?;
+        let values = [SqlValue::Text(&other), SqlValue::Text(ERASED_USER), SqlValue::Text(id)];
+        rows.rows(FORGET_SPENDER, &values).await?;
     }
     Ok(named.len() as u64)
 }
@@ -274,8 +277,9 @@ async fn add_record(
 ) -> Result<(), SessionError> {
     let record = ErasureRecord::of(request, erased);
     let app = request.target.app().as_str();
+    let id = stored_id(app, &record.id);
     let values = [
-        SqlValue::Text(record.id.as_str()),
+        SqlValue::Text(&id),
         SqlValue::Text(app),
         SqlValue::Text(record.kind.as_str()),
         SqlValue::Int(record.at.as_micros()),
@@ -293,19 +297,27 @@ pub(crate) async fn list(
     rows: &mut impl RunSql,
     request: &ListErasures,
 ) -> Result<Vec<ErasureRecord>, SessionError> {
-    let (at, id) = match &request.after {
-        Some((at, id)) => (at.as_micros(), id.as_str()),
-        None => (i64::MIN, ""),
-    };
     let app = request.app.as_str();
+    let (at, id) = match &request.after {
+        Some((at, id)) => (at.as_micros(), stored_id(app, id)),
+        None => (i64::MIN, String::new()),
+    };
     let limit = to_db(request.limit as u64);
-    let values = [SqlValue::Text(app), SqlValue::Int(at), SqlValue::Text(id), SqlValue::Int(limit)];
+    let values = [SqlValue::Text(app), SqlValue::Int(at), SqlValue::Text(&id), SqlValue::Int(limit)];
     rows.rows(LIST_RECORDS, &values).await?.iter().map(|row| record(app, row)).collect()
 }
 
+/// The text of an id, which is unique within the table. An id has no line breaks.
+fn stored_id(app: &str, id: &ErasureId) -> String {
+    format!("{app}\n{id}")
+}
+
 fn record(app: &str, row: &SqlRow) -> Result<ErasureRecord, SessionError> {
+    let id = row.text(0)?;
+    // NOTE: earlier rows have the id only.
+    let id = id.split_once('\n').map_or(id, |(_, id)| id);
     let record = ErasureRecord {
-        id: ErasureId::new(row.text(0)?)?,
+        id: ErasureId::new(id)?,
         kind: EraseKind::stored(row.text(1)?)?,
         by: Author::new(row.text(2)?)?,
         reason: row.text(3)?.to_owned(),

@@ -7,7 +7,7 @@ use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{SessionId, SessionKey, UserId};
 use crate::rows::lineage::from_db;
-use crate::store::{ListUnattended, ListUsers, Unattended};
+use crate::store::{ListUnattended, ListUsers, ScanSessions, ScannedPage, ScannedSession, Unattended};
 use crate::time::Timestamp;
 
 pub(super) fn users(sqlite: &mut SqliteConnection, request: &ListUsers) -> Result<Vec<UserId>, SessionError> {
@@ -28,6 +28,52 @@ pub(super) fn users(sqlite: &mut SqliteConnection, request: &ListUsers) -> Resul
     let rows = query.query_map(params![request.app.as_str(), after, limit], |row| row.get::<_, String>(0));
     let rows: Vec<String> = rows.and_then(Iterator::collect).map_err(failed)?;
     rows.into_iter().map(UserId::new).collect()
+}
+
+/// NOTE: nothing is checked against its checksum here: what acts on a session reads it before.
+pub(super) fn scan(
+    sqlite: &mut SqliteConnection,
+    request: &ScanSessions,
+) -> Result<ScannedPage, SessionError> {
+    let failed = failed("scan sessions");
+    let (user, updated, number) = request.begins_after()?;
+    let mut query = sqlite
+        .connection
+        .prepare_cached(
+            "SELECT r.user, s.id, r.version, s.oldest, s.created, r.updated, r.unfinished, s.inbox, r.number, \
+             CASE WHEN ?6 THEN (SELECT e.at FROM stepfold_lineage l JOIN stepfold_events e \
+             ON e.number = (l.stream << 32) + s.oldest + 1 \
+             WHERE l.number = s.number AND l.after <= s.oldest AND l.upto > s.oldest AND e.id IS NOT NULL) END \
+             FROM stepfold_recent r JOIN stepfold_sessions s ON s.number = r.number \
+             WHERE r.app = ?1 AND (r.user, r.updated, r.number) > (?2, ?3, ?4) \
+             ORDER BY r.user, r.updated, r.number LIMIT ?5",
+        )
+        .map_err(failed)?;
+    let limit = i64::try_from(request.limit).unwrap_or(i64::MAX).saturating_add(1);
+    let bounds =
+        params![request.app.as_str(), user, updated.as_micros(), number, limit, request.with_first_event];
+    let mut rows = query.query(bounds).map_err(failed)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        found.push(scanned(row, request).map_err(failed)??);
+    }
+    Ok(ScannedPage::cut(found, request.limit))
+}
+
+fn scanned(
+    row: &rusqlite::Row<'_>,
+    request: &ScanSessions,
+) -> rusqlite::Result<Result<(ScannedSession, i64), SessionError>> {
+    let (user, id): (String, String) = (row.get(0)?, row.get(1)?);
+    let (version, oldest, inbox) = (from_db(row.get(2)?), from_db(row.get(3)?), from_db(row.get(7)?));
+    let (created, updated) = (Timestamp::from_micros(row.get(4)?), Timestamp::from_micros(row.get(5)?));
+    let (is_unfinished, number) = (row.get(6)?, row.get(8)?);
+    let first_event = row.get::<_, Option<i64>>(9)?.map(Timestamp::from_micros);
+    let key = UserId::new(user)
+        .and_then(|user| Ok(SessionKey { app: request.app.clone(), user, id: SessionId::new(id)? }));
+    let session =
+        |key| ScannedSession { key, version, oldest, created, updated, first_event, is_unfinished, inbox };
+    Ok(key.map(|key| (session(key), number)))
 }
 
 /// The user, the id, since when, the inbox, the number; whether a claim has expired, and whether it is due.

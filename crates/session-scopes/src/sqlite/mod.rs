@@ -60,9 +60,9 @@ use crate::store::{
     ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
     ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets, ReadBudgets,
     ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
-    RewindSession, ScopeKey, SearchSessions, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
-    StateSize, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
-    first_events,
+    RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore, Verified,
+    VerifySessions, WatchStore, WriteScope, check_user, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -379,6 +379,7 @@ impl fmt::Debug for SqliteStore {
 
 impl SessionStore for SqliteStore {
     async fn create(&self, mut request: CreateSession) -> Result<Session, SessionError> {
+        check_user(&request.user)?;
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;
         self.writer()?.run(move |sqlite| write::create(sqlite, request, &delta, &events)).await
@@ -402,6 +403,10 @@ impl SessionStore for SqliteStore {
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
         self.0.readers.run(move |sqlite| read::list(sqlite, &request)).await
+    }
+
+    async fn scan(&self, request: ScanSessions) -> Result<ScannedPage, SessionError> {
+        self.0.readers.run(move |sqlite| lists::scan(sqlite, &request)).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {

@@ -494,6 +494,8 @@ pub(super) fn delete(
     let key = &request.key;
     let row = SqliteSessionRow::get(&sqlite.connection, key)?;
     row.work.fence.check_free(key, request.take_over, request.at)?;
+    let labels = || branches::labels_of(&sqlite.connection, &row, key).map(|labels| labels.len());
+    request.check_unused(row.version, row.work.inbox, labels)?;
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let session_keys = keys(
         sqlite,
@@ -577,11 +579,19 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let oldest = match request.kept(row.oldest, row.version)? {
         RetentionBound::From(version) => version,
-        RetentionBound::Since(time) => {
-            let first = first_since(sqlite, &history, row.oldest, time)?;
+        RetentionBound::Since { after, time } => {
+            let first = first_since(sqlite, &history, after, time)?;
             first.map_or(row.version, |first| first - 1)
         }
     };
+    let labelled = match request.keeps_labels() {
+        true => branches::labels_of(&sqlite.connection, &row, key)?,
+        false => Vec::new(),
+    };
+    let oldest = PruneSession::bounded(oldest, row.oldest, labelled.into_iter().map(|(_, version)| version));
+    if let Some(pruned) = request.unchanged(oldest, row.oldest) {
+        return Ok(pruned);
+    }
     // NOTE: retention moves the session's row to this version, so a lost newest event must be found before.
     row.check_newest(&sqlite.connection, key)?;
     // NOTE: no rewind can reach a version before these removals any more, so their rows are not needed.

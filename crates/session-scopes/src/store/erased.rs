@@ -15,9 +15,9 @@ use super::{
     ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
     ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, RaiseBudgets,
     ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScopeKey, SearchSessions, SessionOutline, SessionPage, SessionStore,
-    SettleOpen, SettleSpend, SpendRecord, StateSize, StoreConnections, StoreNotices, Unattended, VacuumStore,
-    Verified, VerifySessions, WatchStore, WriteScope,
+    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionOutline,
+    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreConnections,
+    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -92,7 +92,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope, ReserveSpend, SettleSpend, SettleOpen, ReadBudgets, RaiseBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, RaiseBudgets, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions, ScanSessions
 }
 
 erase! {
@@ -105,6 +105,7 @@ erase! {
     event_sizes: EventSizes => Vec<(u64, u64)>;
     state_size: StateSize => u64;
     list: ListSessions => SessionPage;
+    scan: ScanSessions => ScannedPage;
     delete: DeleteSession => Deleted;
     append: AppendEvent => Receipt;
     fork: ForkSession => Session;

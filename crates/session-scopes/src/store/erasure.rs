@@ -11,6 +11,19 @@ use crate::time::Timestamp;
 /// The maximum length of the reason of an erasure, in bytes.
 pub const MAX_ERASURE_REASON: usize = 1_000;
 
+/// The user, and the session, that the list of spend names in place of erased ones. It is no user of any application: a session
+/// of it cannot be created, and it cannot be erased.
+pub const ERASED_USER: &str = "erased";
+
+/// Rejects the [name](ERASED_USER) that stands for erased users.
+pub(crate) fn check_user(user: &UserId) -> Result<(), SessionError> {
+    if user.as_str() == ERASED_USER {
+        let (what, reason) = ("user", "reserved: erased users have it in the list of spend");
+        return Err(SessionError::InvalidId { what, id: ERASED_USER.to_owned(), reason });
+    }
+    Ok(())
+}
+
 /// The subject of an erasure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -131,7 +144,7 @@ impl fmt::Display for EraseKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EraseData {
-    /// The id of the erasure.
+    /// The id of the erasure, unique within the application.
     pub id: ErasureId,
     /// Its subject.
     pub target: EraseTarget,
@@ -173,8 +186,11 @@ impl EraseData {
         self
     }
 
-    /// Rejects a reason that is too long to be stored with each event.
+    /// Rejects a reason that is too long to be stored with each event, and the name of erased users.
     pub(crate) fn check(&self) -> Result<(), SessionError> {
+        if let EraseTarget::User { user, .. } = &self.target {
+            check_user(user)?;
+        }
         let (bytes, limit) = (self.reason.len(), MAX_ERASURE_REASON);
         if bytes > limit {
             return Err(SessionError::TooLarge { what: "reason of an erasure".to_owned(), bytes, limit });

@@ -13,6 +13,7 @@ mod origin;
 mod outlines;
 mod past;
 mod requests;
+mod scan;
 mod search;
 mod verify;
 
@@ -28,9 +29,10 @@ pub(crate) use self::claims::WorkRequest;
 pub use self::claims::{AppendClaim, ClaimSession, ReleaseClaim, RenewClaim, RenewClaims, Renewed, TakeOver};
 pub(crate) use self::claims::{ClaimFence, free_since};
 pub use self::erased::AnyStore;
+pub(crate) use self::erasure::check_user;
 pub use self::erasure::{
-    EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, MAX_ERASURE_REASON,
-    VacuumStore,
+    ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures,
+    MAX_ERASURE_REASON, VacuumStore,
 };
 pub use self::inbox::{
     DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, MAX_INPUT_BYTES,
@@ -50,6 +52,7 @@ pub use self::requests::{
     StateSize, WriteScope,
 };
 pub(crate) use self::requests::{RetentionBound, first_events, page_of};
+pub use self::scan::{ScanSessions, ScannedPage, ScannedSession};
 pub use self::search::{FoundMessage, MAX_FOUND_MESSAGES, MAX_SEARCHED_SESSIONS, SearchSessions};
 pub use self::verify::{
     ErasedEvent, FaultPlace, MAX_FAULTS, StoreFault, StoreFaultKind, Verified, VerifySessions,
@@ -94,7 +97,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// `app:` and `user:` through their handlers.
     ///
     /// # Errors
-    /// [`SessionError::AlreadyExists`], and nothing was changed; [`SessionError::State`] when a value does
+    /// [`SessionError::InvalidId`] for the user [`ERASED_USER`]; [`SessionError::AlreadyExists`], and nothing was changed; [`SessionError::State`] when a value does
     /// not fit; the errors of [`append`](SessionStore::append) and [`rewind`](SessionStore::rewind) for its events.
     fn create(&self, request: CreateSession) -> impl Future<Output = Result<Session, SessionError>> + Send;
 
@@ -215,11 +218,23 @@ pub trait SessionStore: Send + Sync + 'static {
     /// [`SessionError::InvalidCursor`].
     fn list(&self, request: ListSessions) -> impl Future<Output = Result<SessionPage, SessionError>> + Send;
 
+    /// Scans the sessions of an app, of all users: for retention and for operators. Each session that exists from the first
+    /// page to the last is in one of them, and in two if it was written in between. The order is that of the ids of users.
+    /// The cost does not depend on the number of events. By default, the sessions of each [user](SessionStore::users) are
+    /// [listed](SessionStore::list), so a page may have fewer sessions than requested.
+    ///
+    /// # Errors
+    /// [`SessionError::InvalidCursor`]; [`SessionError::Unsupported`] by a store that does not list users.
+    fn scan(&self, request: ScanSessions) -> impl Future<Output = Result<ScannedPage, SessionError>> + Send {
+        scan::scan(self, request)
+    }
+
     /// Deletes a session, and the values of its user if requested. Forks are unaffected.
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::Claimed`] while a worker holds its claim, unless taken
-    /// over.
+    /// over; [`SessionError::Conflict`] and [`SessionError::InUse`] for one that is deleted [if
+    /// unused](DeleteSession::if_unused_at).
     fn delete(&self, request: DeleteSession) -> impl Future<Output = Result<Deleted, SessionError>> + Send;
 
     /// Commits an event: the event, its writes in all scopes and the version, all of it or nothing.
@@ -269,7 +284,8 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Deletes old events of a session and keeps its state.
     ///
     /// # Errors
-    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet.
+    /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet;
+    /// [`SessionError::Conflict`] for a session that has [changed](PruneSession::if_unchanged_at).
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
 
     /// Verifies the stored data: every digest, every checksum, and completeness. Reads verify what they read;

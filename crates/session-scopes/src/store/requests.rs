@@ -652,12 +652,14 @@ pub struct DeleteSession {
     pub at: Option<Timestamp>,
     /// Whether the session is deleted despite a worker's claim.
     pub take_over: TakeOver,
+    /// The version at which the session must be [unused](DeleteSession::if_unused_at).
+    pub unused_at: Option<u64>,
 }
 
 impl DeleteSession {
     /// Deletes the session only, and only while no worker holds its claim.
     pub fn new(key: SessionKey) -> Self {
-        DeleteSession { key, user_state: false, at: None, take_over: TakeOver::Never }
+        DeleteSession { key, user_state: false, at: None, take_over: TakeOver::Never, unused_at: None }
     }
 
     /// Sets the time, so that an expired claim does not count.
@@ -679,6 +681,58 @@ impl DeleteSession {
     pub fn with_user_state(mut self) -> Self {
         self.user_state = true;
         self
+    }
+
+    /// Deletes it only if nothing was done in it since it was read at this version ([`SessionError::Conflict`]), no entry
+    /// waits in its inbox, and no version has a label ([`SessionError::InUse`]): for retention, which decides by what it has
+    /// read. All of it holds at the moment of the deletion.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     CreateSession, DeleteSession, Label, LabelVersion, MemoryStore, SessionError, SessionSchema, SessionStore, Timestamp,
+    /// };
+    ///
+    /// let (store, schema) = (MemoryStore::new(), SessionSchema::new(Default::default()));
+    /// let key = store.create(CreateSession::new("my_app", "ada", &schema, Timestamp::from_micros(0))?).await?.key;
+    /// store.set_label(LabelVersion::new(key.clone(), Label::new("keep")?, 0)).await?;
+    /// let delete = DeleteSession::new(key.clone()).if_unused_at(0);
+    /// assert!(matches!(store.delete(delete.clone()).await, Err(SessionError::InUse { .. })));
+    /// store.set_label(LabelVersion::removal(key, Label::new("keep")?)).await?;
+    /// store.delete(delete).await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn if_unused_at(mut self, version: u64) -> Self {
+        self.unused_at = Some(version);
+        self
+    }
+
+    /// Refuses a session that is in use, given its version, the newest entry of its inbox, and a function that counts its
+    /// labels.
+    pub(crate) fn check_unused(
+        &self,
+        version: u64,
+        inbox: u64,
+        labels: impl FnOnce() -> Result<usize, SessionError>,
+    ) -> Result<(), SessionError> {
+        check_version(&self.key, self.unused_at, version)?;
+        let in_use = |why| Err(SessionError::InUse { key: Box::new(self.key.clone()), why });
+        match self.unused_at {
+            Some(_) if inbox > 0 => in_use("entries wait in its inbox"),
+            Some(_) if labels()? > 0 => in_use("versions of it have labels"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Compares the version of a session with that at which it was read.
+fn check_version(key: &SessionKey, read_at: Option<u64>, version: u64) -> Result<(), SessionError> {
+    match read_at {
+        Some(expected) if expected != version => Err(SessionError::conflict(key, expected, version)),
+        _ => Ok(()),
     }
 }
 
@@ -1148,22 +1202,84 @@ pub struct PruneSession {
     pub key: SessionKey,
     /// The bound of the deleted events.
     pub before: PruneBound,
+    /// The version at which the session must be [unchanged](PruneSession::if_unchanged_at).
+    pub unchanged_at: Option<u64>,
+    /// Whether the result is only computed, and nothing is deleted.
+    pub is_dry_run: bool,
 }
 
 impl PruneSession {
     /// Deletes old events of this session.
     pub fn new(key: SessionKey, before: PruneBound) -> Self {
-        PruneSession { key, before }
+        PruneSession { key, before, unchanged_at: None, is_dry_run: false }
+    }
+
+    /// Deletes only if nothing was done in the session since it was read at this version ([`SessionError::Conflict`]), and
+    /// keeps each version that has a label: for retention, which decides by what it has read.
+    ///
+    /// # Examples
+    /// ```
+    /// # futures_util::FutureExt::now_or_never(async {
+    /// use stepfold_session_scopes::{
+    ///     AppendEvent, Author, CreateSession, Event, EventId, InvocationId, Label, LabelVersion, MemoryStore, PruneBound,
+    ///     PruneSession, SessionError, SessionSchema, SessionStore, Timestamp,
+    /// };
+    ///
+    /// let (store, schema, at) = (MemoryStore::new(), SessionSchema::new(Default::default()), Timestamp::from_micros(0));
+    /// let key = store.create(CreateSession::new("my_app", "ada", &schema, at)?).await?.key;
+    /// for version in 0..4 {
+    ///     let event = Event::new(EventId::new(format!("e{version}"))?, InvocationId::new("i1")?, Author::new("user")?, at);
+    ///     store.append(AppendEvent::new(key.clone(), version, event, &schema)).await?;
+    /// }
+    /// store.set_label(LabelVersion::new(key.clone(), Label::new("keep")?, 2)).await?;
+    /// let prune = PruneSession::new(key, PruneBound::Version(3));
+    /// assert_eq!(store.prune(prune.clone().if_unchanged_at(4).dry_run()).await?.oldest, 2);
+    /// assert!(matches!(store.prune(prune.clone().if_unchanged_at(3)).await, Err(SessionError::Conflict { .. })));
+    /// assert_eq!(store.prune(prune).await?.oldest, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap().unwrap();
+    /// ```
+    #[must_use]
+    pub fn if_unchanged_at(mut self, version: u64) -> Self {
+        self.unchanged_at = Some(version);
+        self
+    }
+
+    /// Computes the result, and deletes nothing.
+    #[must_use]
+    pub fn dry_run(mut self) -> Self {
+        self.is_dry_run = true;
+        self
+    }
+
+    /// Whether labels keep versions.
+    pub(crate) fn keeps_labels(&self) -> bool {
+        self.unchanged_at.is_some()
+    }
+
+    /// The oldest version that is left, given that of the bound, that of before, and the labelled versions that stay.
+    pub(crate) fn bounded(bound: u64, before: u64, labelled: impl IntoIterator<Item = u64>) -> u64 {
+        labelled.into_iter().fold(bound, u64::min).max(before)
+    }
+
+    /// The result, if nothing has to be deleted for it.
+    pub(crate) fn unchanged(&self, oldest: u64, before: u64) -> Option<Pruned> {
+        let is_done = self.is_dry_run || self.unchanged_at.is_some() && oldest == before;
+        is_done.then_some(Pruned { events: oldest - before, oldest })
     }
 
     /// The bound of retention for a session with these versions.
     pub(crate) fn kept(&self, oldest: u64, newest: u64) -> Result<RetentionBound, SessionError> {
+        check_version(&self.key, self.unchanged_at, newest)?;
         match self.before {
-            PruneBound::Version(version) if version > newest => {
+            PruneBound::Version(version) | PruneBound::Both { version, .. } if version > newest => {
                 Err(SessionError::no_such_version(&self.key, version, oldest, newest))
             }
             PruneBound::Version(version) => Ok(RetentionBound::From(version.max(oldest))),
-            PruneBound::Time(time) => Ok(RetentionBound::Since(time)),
+            PruneBound::Time(time) => Ok(RetentionBound::Since { after: oldest, time }),
+            PruneBound::Both { version, time } => {
+                Ok(RetentionBound::Since { after: version.max(oldest), time })
+            }
         }
     }
 }
@@ -1172,8 +1288,9 @@ impl PruneSession {
 pub(crate) enum RetentionBound {
     /// The session can go back to this version, and no further.
     From(u64),
-    /// The first event at or after this time, which the store has to find, and all later ones are kept.
-    Since(Timestamp),
+    /// Of the events after this version, the first one at or after this time, which the store has to find, and all later ones
+    /// are kept.
+    Since { after: u64, time: Timestamp },
 }
 
 /// The bound of the events that are deleted. The state is kept in any case.
@@ -1184,6 +1301,13 @@ pub enum PruneBound {
     Version(u64),
     /// All events before the first one at or after this time.
     Time(Timestamp),
+    /// Events up to this version, and of those after it all before the first one at or after this time.
+    Both {
+        /// The version.
+        version: u64,
+        /// The time.
+        time: Timestamp,
+    },
 }
 
 /// The result of retention.

@@ -10,7 +10,8 @@ use crate::store::context::{
 };
 use stepfold_session_scopes::SessionError;
 use stepfold_session_scopes::{
-    CreateSession, DeleteSession, LabelVersion, ListForks, MAX_LABELS, PruneBound, ReadLabels, SessionStore,
+    CreateSession, DeleteSession, LabelVersion, ListForks, MAX_LABELS, PruneBound, PruneSession, ReadLabels,
+    SessionStore,
 };
 use stepfold_session_scopes::{Label, SessionKey};
 
@@ -22,6 +23,7 @@ cases! {
     labels_stay_with_their_session,
     as_many_labels_as_there_may_be,
     a_session_is_made_with_its_labels_or_not_at_all,
+    a_labelled_version_outlives_retention_by_policy,
 }
 
 /// The ids of a session's forks, and the versions that they begin with.
@@ -196,5 +198,28 @@ async fn a_session_is_made_with_its_labels_or_not_at_all(context: CaseContext) -
     ensure_error!(context.store.create(create("s3", &many)?).await, SessionError::TooManyLabels { .. });
     ensure_error!(context.get(&context.key("s3")?).await, SessionError::NotFound { .. });
     context.store.create(create("s3", &[])?).await?;
+    Ok(())
+}
+
+async fn a_labelled_version_outlives_retention_by_policy(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let (key, states) = played(&context, &schema, "s1").await?;
+    label(&context, &key, "later", Some(6)).await?;
+    label(&context, &key, "mine", Some(3)).await?;
+    let refused = context.store.delete(DeleteSession::new(key.clone()).if_unused_at(8)).await;
+    ensure_error!(refused, SessionError::InUse { .. });
+    for bound in [PruneBound::Version(5), PruneBound::Time(at(99))] {
+        let request = PruneSession::new(key.clone(), bound).if_unchanged_at(8);
+        ensure_eq!(context.store.prune(request.clone().dry_run()).await?.oldest, 3);
+        ensure_eq!(context.store.prune(request).await?.oldest, 3);
+    }
+    ensure_eq!(labels(&context, &key).await?.len(), 2);
+    context.rewind(&key, "back", 3).await?;
+    ensure_eq!(context.get(&key).await?.to_json(), states[3]);
+    for name in ["mine", "later"] {
+        label(&context, &key, name, None).await?;
+    }
+    context.store.delete(DeleteSession::new(key.clone()).if_unused_at(9)).await?;
+    ensure_error!(context.get(&key).await, SessionError::NotFound { .. });
     Ok(())
 }

@@ -15,10 +15,10 @@ use stepfold_session_scopes::{
     RunRecord, SessionError, SessionKey, SessionSchema, UserId, WorkerId,
 };
 use stepfold_session_scopes::{
-    ClaimSession, DeleteSession, DequeueInput, EraseData, EraseKind, EraseTarget, ErasedData, EventRange,
-    FindTagged, ForkSession, GetSession, ListErasures, ListSessions, ListSpend, PruneBound, ReadBudgets,
-    ReleaseClaim, ReserveSpend, ScopeKey, SessionStore, SpendAmounts, VacuumStore, VerifySessions,
-    WriteScope,
+    ClaimSession, DeleteSession, DequeueInput, ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData,
+    EventRange, FindTagged, ForkSession, GetSession, ListErasures, ListSessions, ListSpend, PruneBound,
+    ReadBudgets, ReleaseClaim, ReserveSpend, ScopeKey, SessionStore, SpendAmounts, VacuumStore,
+    VerifySessions, WriteScope,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::ValueRef;
@@ -41,20 +41,20 @@ cases! {
     an_erased_user_leaves_nothing,
     spend_of_an_erased_user_names_nobody,
     erasures_are_listed_in_pages,
+    ids_of_erasures_are_those_of_an_app,
+    erased_users_have_a_name_that_nobody_has,
 }
 
 /// The text that must be gone.
 const MARKER: &str = "marker-4711";
 
-impl CaseContext {
-    fn erasing(&self, id: &str, target: EraseTarget) -> Result<EraseData, SessionError> {
-        // NOTE: an id is unique within the store, which other cases may use too.
-        let id = ErasureId::new(format!("{}/{id}", self.app))?;
-        Ok(EraseData::new(id, target, at(9), Author::new("admin")?, "asked for by mail"))
-    }
+fn erasing(id: &str, target: EraseTarget) -> Result<EraseData, SessionError> {
+    Ok(EraseData::new(ErasureId::new(id)?, target, at(9), Author::new("admin")?, "asked for by mail"))
+}
 
+impl CaseContext {
     async fn erase(&self, id: &str, target: EraseTarget) -> Result<ErasedData, SessionError> {
-        self.store.erase(self.erasing(id, target)?).await
+        self.store.erase(erasing(id, target)?).await
     }
 
     async fn erase_events(
@@ -224,7 +224,7 @@ async fn a_dry_run_erases_nothing(context: CaseContext) -> StoreCaseResult {
         (EraseTarget::Session { key: key.clone() }, Vec::new()),
         (user, vec!["user:text".to_owned()]),
     ] {
-        let request = context.erasing("one", target)?.dry_run();
+        let request = erasing("one", target)?.dry_run();
         let listed = context.store.erase(request).await?;
         ensure_eq!(listed.sessions.as_slice(), std::slice::from_ref(&key));
         ensure!(listed.events > 0, "no event is listed");
@@ -267,7 +267,7 @@ async fn an_event_that_does_not_exist_is_an_error_and_nothing_is_erased(
     ensure_error!(refused, SessionError::NoSuchVersion { oldest: 3, newest: 3, .. });
     let missing = context.key("missing")?;
     ensure_error!(context.erase_events("one", &missing, [1]).await, SessionError::NotFound { .. });
-    let too_long = context.erasing("one", events(&key, [3]))?;
+    let too_long = erasing("one", events(&key, [3]))?;
     let too_long = with(too_long, |request| request.reason = "long".repeat(1_000));
     ensure_error!(context.store.erase(too_long).await, SessionError::TooLarge { .. });
     ensure_eq!(context.store.erasures(ListErasures::new(AppId::new(context.app.as_str())?)).await?, []);
@@ -448,7 +448,7 @@ async fn spend_of_an_erased_user_names_nobody(context: CaseContext) -> StoreCase
         reserved => ensure_eq!(reserved?.len(), 2),
     }
     let target = EraseTarget::User { app: key.app.clone(), user: key.user.clone() };
-    let erased = context.store.erase(context.erasing("one", target)?.with_budgets([prefix])).await?;
+    let erased = context.store.erase(erasing("one", target)?.with_budgets([prefix])).await?;
     ensure_eq!(erased.spend, 1);
     let listed = context.store.spend(ListSpend::new(key.app.clone())).await?;
     ensure_eq!(listed.len(), 1);
@@ -495,9 +495,39 @@ async fn erasures_are_listed_in_pages(context: CaseContext) -> StoreCaseResult {
     let last = page.last().ok_or_else(|| CaseFault::new("no record is listed"))?;
     let rest = context.store.erasures(request.after(last)).await?;
     let ids: Vec<String> = page.iter().chain(&rest).map(|record| record.id.to_string()).collect();
-    ensure_eq!(ids, ["a", "b", "c"].map(|id| format!("{}/{id}", context.app)));
+    ensure_eq!(ids, ["a", "b", "c"]);
     ensure_eq!((page.len(), page[0].by.as_str(), page[0].reason.as_str()), (2, "admin", "asked for by mail"));
     let other = ListErasures::new(AppId::new(format!("{}-other", context.app))?);
     ensure_eq!(context.store.erasures(other).await?, []);
+    Ok(())
+}
+
+async fn ids_of_erasures_are_those_of_an_app(context: CaseContext) -> StoreCaseResult {
+    let other = AppId::new(format!("{}!", context.app))?;
+    let apps = [AppId::new(context.app.as_str())?, other];
+    let user = UserId::new("alice")?;
+    for app in &apps {
+        for reason in ["first", "repeated"] {
+            let target = EraseTarget::User { app: app.clone(), user: user.clone() };
+            let by = Author::new("admin")?;
+            let request = EraseData::new(ErasureId::new("ticket 17")?, target, at(9), by, reason);
+            context.store.erase(request).await?;
+        }
+    }
+    for app in apps {
+        let listed = context.store.erasures(ListErasures::new(app.clone())).await?;
+        let listed: Vec<_> =
+            listed.iter().map(|record| (record.id.as_str(), record.reason.as_str())).collect();
+        ensure_eq!(listed, [("ticket 17", "first")]);
+    }
+    Ok(())
+}
+
+async fn erased_users_have_a_name_that_nobody_has(context: CaseContext) -> StoreCaseResult {
+    let app = AppId::new(context.app.as_str())?;
+    let create = CreateSession::new(context.app.as_str(), ERASED_USER, &schema()?, at(0))?;
+    ensure_error!(context.store.create(create).await, SessionError::InvalidId { .. });
+    let target = EraseTarget::User { app, user: UserId::new(ERASED_USER)? };
+    ensure_error!(context.erase("one", target).await, SessionError::InvalidId { .. });
     Ok(())
 }

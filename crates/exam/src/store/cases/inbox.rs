@@ -10,8 +10,8 @@ use crate::store::context::{
 };
 use stepfold_session_scopes::SessionError;
 use stepfold_session_scopes::{
-    DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, REMEMBERED_INPUTS, ReadInbox,
-    RenewClaim, SessionStore,
+    DeleteSession, DequeueInput, EnqueueInput, Enqueued, InboxEntry, InboxKind, MAX_INBOX, REMEMBERED_INPUTS,
+    ReadInbox, RenewClaim, ScanSessions, SessionStore,
 };
 use stepfold_session_scopes::{IdempotencyKey, SessionKey};
 
@@ -30,6 +30,7 @@ cases! {
     entries_are_dropped_without_an_event,
     an_inbox_is_bounded_and_remembers_what_was_taken,
     who_enqueues_learns_who_is_at_work,
+    a_session_in_which_an_entry_waits_is_not_unused,
 }
 
 fn input(key: &SessionKey, name: &str, body: Value) -> Result<EnqueueInput, SessionError> {
@@ -343,5 +344,18 @@ async fn who_enqueues_learns_who_is_at_work(context: CaseContext) -> StoreCaseRe
     ensure_eq!((repeated.claim, repeated.version), (Some(claim), 1));
     context.claim(&key, "a", std::time::Duration::ZERO, false).await?;
     ensure_eq!(context.enqueue(&key, "m3", json!(3)).await?.claim, None);
+    Ok(())
+}
+
+async fn a_session_in_which_an_entry_waits_is_not_unused(context: CaseContext) -> StoreCaseResult {
+    let key = context.create(&schema()?, "s1", json!({})).await?.key;
+    let position = context.enqueue(&key, "a", json!("hello")).await?.position;
+    let page = context.store.scan(ScanSessions::new(context.app.as_str())?).await?;
+    ensure_eq!(page.sessions.iter().map(|session| session.inbox).collect::<Vec<_>>(), [position]);
+    let delete = DeleteSession::new(key.clone()).if_unused_at(0);
+    ensure_error!(context.store.delete(delete.clone()).await, SessionError::InUse { .. });
+    context.store.dequeue(DequeueInput::new(key.clone(), [position])).await?;
+    context.store.delete(delete).await?;
+    ensure_error!(context.get(&key).await, SessionError::NotFound { .. });
     Ok(())
 }

@@ -15,6 +15,7 @@ mod inbox;
 mod listing;
 mod past;
 mod reading;
+mod scanning;
 mod schemas;
 mod searching;
 mod shared;
@@ -38,6 +39,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static ContractCase> {
         hostile::CASES,
         digests::CASES,
         searching::CASES,
+        scanning::CASES,
     ]
     .into_iter()
     .flatten()

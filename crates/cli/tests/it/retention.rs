@@ -1,0 +1,73 @@
+//! `[retention]` and `stepfold retain`: what they list, what they delete, and what keeps it.
+
+use expect_test::expect;
+
+use crate::room::Room;
+
+/// A store with a session of two turns, and another one, under a policy.
+fn room(policy: &str) -> Room {
+    let room = Room::new(policy, "assistant: noted\nassistant: hello\n");
+    room.say("run a.toml -s s1 --store s.db 555-0199", "");
+    room.say("run a.toml -s s1 --store s.db hi", "");
+    room.say("run a.toml -s s2 --store s.db hi", "");
+    room
+}
+
+fn output(room: &Room, line: &str) -> String {
+    let output = room.command(&format!("{line} --store s.db --json")).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn is_in_file(room: &Room, text: &str) -> bool {
+    let bytes = std::fs::read(room.path("s.db")).unwrap();
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn idle_sessions_are_listed_and_then_deleted() {
+    let room = room("[retention]\nidle_days = 0\n");
+    room.say("label set a.toml mine -s s2 --store s.db", "");
+    let planned = output(&room, "retain a.toml --dry-run");
+    expect![[r#"
+        {"action":"deleted","count":4,"session":"s1","user":"local"}
+        {"action":"ended","deleted":1,"dry_run":true,"events":4,"failed":0,"kept":1,"scanned":2,"vacuumed":false,"withdrawn":0}
+    "#]]
+    .assert_eq(&planned);
+    assert!(is_in_file(&room, "555-0199"));
+    let done = output(&room, "retain a.toml --vacuum");
+    expect![[r#"
+        {"action":"deleted","count":4,"session":"s1","user":"local"}
+        {"action":"ended","deleted":1,"dry_run":false,"events":4,"failed":0,"kept":1,"scanned":2,"vacuumed":true,"withdrawn":0}
+    "#]]
+    .assert_eq(&done);
+    assert!(!is_in_file(&room, "555-0199"));
+    let listed = output(&room, "sessions a.toml");
+    assert!(listed.contains("s2") && !listed.contains("s1"), "{listed}");
+    assert!(output(&room, "verify a.toml").contains("\"whole\":true"));
+}
+
+#[test]
+fn old_events_go_and_the_conversation_goes_on() {
+    let room = room("[retention]\nevents = 2\n");
+    let said = room.say("retain a.toml --store s.db", "");
+    assert!(said.contains("local/s1: pruned, 2 events"), "{said}");
+    let said = room.say("run a.toml -s s1 --store s.db again", "");
+    assert!(said.contains("noted") || said.contains("hello"), "{said}");
+}
+
+#[test]
+fn a_policy_without_a_rule_is_a_fault_and_a_file_without_a_policy_too() {
+    let room = Room::new("[retention]\ninclude_waiting = true\n", "assistant: noted\n");
+    let said = room.say("check a.toml", "");
+    assert!(said.contains("missing rule: expected `idle_days`"), "{said}");
+    let room = Room::new("", "assistant: noted\n");
+    room.say("run a.toml -s s1 --store s.db hi", "");
+    for (line, fault) in [
+        ("retain a.toml", "has no `[retention]`"),
+        ("retain a.toml -s s1", "leave `--session` out"),
+        ("retain a.toml --dry-run --vacuum", "--vacuum"),
+    ] {
+        let said = room.say(&format!("{line} --store s.db"), "");
+        assert!(said.contains(fault), "{line}: {said}");
+    }
+}
