@@ -169,23 +169,25 @@ struct ToolLabels {
 }
 
 impl BudgetFamilies {
-    fn register(&self, registry: &mut Registry) {
+    fn registered(registry: &mut Registry) -> Self {
+        let families = BudgetFamilies::default();
         registry.register(
             "stepfold_budget_spent",
             "The spent amount of a budget of an app or a group in its window, in dollars, tokens or requests",
-            self.spent.clone(),
+            families.spent.clone(),
         );
         registry.register(
             "stepfold_budget_reserved",
             "The amount that is reserved in it for requests under way",
-            self.reserved.clone(),
+            families.reserved.clone(),
         );
-        registry.register("stepfold_budget_limit", "The limit that holds in it", self.limit.clone());
+        registry.register("stepfold_budget_limit", "The limit that holds in it", families.limit.clone());
         registry.register(
             "stepfold_budget_refused_requests",
             "Requests to models that did not fit into a budget, also of users: their runs wait or have failed",
-            self.refused.clone(),
+            families.refused.clone(),
         );
+        families
     }
 
     /// Sets how the budgets of an app stand.
@@ -241,8 +243,8 @@ impl Metrics {
     /// Metrics that are all zero.
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        let (requests, streams, runs) = (Family::default(), Gauge::default(), Family::default());
-        let steps = Counter::default();
+        let (requests, streams) = (Family::default(), Gauge::default());
+        let (runs, steps) = (Family::default(), Counter::default());
         let tokens: Family<TokenLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(TOKENS));
         let model: Family<ModelLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
         let tools: Family<ToolLabels, Histogram> = Family::new_with_constructor(|| Histogram::new(SECONDS));
@@ -316,9 +318,8 @@ impl Metrics {
             "Operations that wait for a connection",
             pending_connections.clone(),
         );
-        let budgets = BudgetFamilies::default();
-        budgets.register(&mut registry);
         Metrics(Arc::new(MetricFamilies {
+            budgets: BudgetFamilies::registered(&mut registry),
             registry,
             requests,
             streams,
@@ -340,7 +341,6 @@ impl Metrics {
             connections,
             most_connections,
             pending_connections,
-            budgets,
         }))
     }
 

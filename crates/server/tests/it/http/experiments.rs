@@ -200,7 +200,7 @@ struct Slow {
 }
 
 impl ChatModel for Slow {
-    fn id(&self) -> &str {
+    fn id(&self) -> &'static str {
         "test/slow"
     }
 
