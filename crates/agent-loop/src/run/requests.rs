@@ -1,5 +1,6 @@
 //! Requests for decisions: their ids and checks.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value};
@@ -50,6 +51,16 @@ impl Run {
             ApprovalRequest { token, ..request }
         };
         requests.map(with_own_token).collect()
+    }
+
+    /// The places of the items with a request that has one of these decisions.
+    pub(super) fn decided_items(&self, decisions: &[(String, Decision)]) -> BTreeSet<usize> {
+        if decisions.is_empty() {
+            return BTreeSet::new();
+        }
+        let requests = self.pending_requests(self.request_scope()).into_iter();
+        let is_decided = |id: &str| decisions.iter().any(|(decided, _)| decided == id);
+        requests.filter(|waiting| is_decided(&waiting.request.id)).map(|waiting| waiting.place).collect()
     }
 
     /// The requests that wait for a decision, in the order of the items, with their ids under a prefix of keys.

@@ -268,7 +268,10 @@ impl Run {
                 asked.push(vec![place]);
             }
             if let (Some(child), Some(inside)) = (item.child(), recorded.inside(&[&part, AGENT_PART])) {
-                let inside = child.asked_again(inside).into_iter();
+                // A decision that is stored for the run inside is about what was shown, as one that the run has taken.
+                let decided = child.decided_items(&item.decisions);
+                let is_open = |path: &Vec<usize>| path.first().is_some_and(|first| !decided.contains(first));
+                let inside = child.asked_again(inside).into_iter().filter(is_open);
                 asked.extend(inside.map(|path| std::iter::once(place).chain(path).collect()));
             }
         }

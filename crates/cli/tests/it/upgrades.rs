@@ -459,6 +459,33 @@ fn a_rejection_that_is_stored_does_not_end_the_run_by_the_rules_of_another_versi
     }
 }
 
+/// The same inside of a graph: the call is not asked about again.
+#[test]
+fn a_rejection_that_is_stored_for_a_node_is_not_asked_again() {
+    let graph = |policy: &str| {
+        format!(
+            r#"
+model = "script:a.script"
+when_changed = "{policy}"
+edges = [{{ from = "START", to = "clerk" }}, {{ from = "clerk", to = "END" }}]
+
+[nodes.clerk]
+agent = "clerk.toml"
+"#
+        )
+    };
+    let room = Room::new("", "assistant: > c1 pay(euro=5)\nassistant: As you like.\n");
+    room.write("clerk.toml", PAY);
+    room.write("g.toml", &graph("refuse"));
+    assert!(room.say("run g.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("clerk.toml", &PAY.replace("Pays a bill.", "Pays one bill."));
+    let said = room.say("resume g.toml -s s1 --user ada --reject clerk/c1=no", "");
+    assert!(said.contains("stored, for when the run continues"), "{said}");
+    room.write("g.toml", &graph("compatible"));
+    let said = room.say("resume g.toml -s s1 --user ada", "");
+    assert!(said.contains("As you like.") && !said.contains("decide about"), "{said}");
+}
+
 /// Arguments that a person gives are checked by the version that runs the call, so they are not stored for it.
 #[test]
 fn given_arguments_are_not_stored_for_another_version() {
