@@ -370,7 +370,7 @@ impl<'a> RetentionPass<'a> {
     /// Deletes old events of a session.
     async fn prune(&mut self, session: &ScannedSession) -> Result<(), SessionError> {
         let Some(bound) = self.policy.bound(session, self.now) else { return Ok(()) };
-        let prune = PruneSession::new(session.key.clone(), bound).if_unchanged_at(session.version);
+        let prune = PruneSession::new(session.key.clone(), bound).if_unchanged_at(session.version).now(self.now);
         let prune = if self.options.is_dry_run { prune.dry_run() } else { prune };
         match Kept::of(self.runner.0.store.prune(prune).await)? {
             Kept::Done(pruned) if pruned.events > 0 => {
