@@ -273,8 +273,9 @@ pub(crate) enum CliCommand {
     },
     /// Apply the `[retention]` of an agent file: delete sessions, events and waiting messages that are too old.
     ///
-    /// `serve` and `work` apply it once an hour. Sessions in which a run waits, unless they are included, and versions with a
-    /// label are kept.
+    /// `serve` and `work` apply it once an hour. Sessions in which a run waits, unless they are included, are left as they are,
+    /// with their messages; versions with a label are kept. Of deleted events the conversation goes, and the values of the
+    /// state stay.
     Retain {
         #[command(flatten)]
         target: SessionArgs,

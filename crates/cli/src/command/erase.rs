@@ -91,6 +91,7 @@ fn json_of(
     let versions: Vec<_> =
         versions.map(|(key, version)| json!({"session": key.id.as_str(), "version": version})).collect();
     json!({
+        "budgets": report.budgets,
         "cases": cases,
         "dry_run": dry_run,
         "events": report.events,
@@ -128,8 +129,10 @@ fn lines(report: &ErasureReport, cases: &[ErasedCase], dry_run: bool, is_vacuume
     let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };
     let (sessions, events) =
         (counted(report.sessions.len() as u64, "session"), counted(report.events, "event"));
-    show::note(format!(
-        "{sessions}, {events}, {}: {verb}{vacuum}",
-        counted(report.user_keys.len() as u64, "value")
-    ));
+    let values = counted(report.user_keys.len() as u64, "value");
+    let budgets = match report.budgets {
+        0 => String::new(),
+        budgets => format!(", {}", counted(budgets, "budget")),
+    };
+    show::note(format!("{sessions}, {events}, {values}{budgets}: {verb}{vacuum}"));
 }

@@ -31,7 +31,7 @@ pub(super) async fn retain(
     let mut total = RetainedTotal::default();
     let mut after = None;
     loop {
-        let pass = RetentionOptions::new();
+        let pass = RetentionOptions::new().from_first();
         let pass = if options.dry_run { pass.dry_run() } else { pass };
         let pass = after.take().into_iter().fold(pass, RetentionOptions::after);
         let report = context.runner.retain(pass).await?;

@@ -15,15 +15,17 @@ const DAY: u64 = 24 * 60 * 60;
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RetentionForm {
-    /// Sessions that nothing was written to for more than this number of days are deleted.
+    /// Sessions that nothing was written to for more than this number of days are deleted; with 0, each at the next pass.
     pub(crate) idle_days: Option<u32>,
-    /// The number of newest events of each session that are kept; the state is kept in any case.
+    /// The number of newest events of each session that are kept. The conversation before them goes; the values of the state
+    /// stay.
     pub(crate) events: Option<u64>,
-    /// Events that are older than this number of days are deleted; the state is kept in any case.
+    /// Events that are older than this number of days are deleted, with their part of the conversation; the values of the state
+    /// stay.
     pub(crate) event_days: Option<u32>,
-    /// Messages that wait for more than this number of days are withdrawn.
+    /// Messages that wait for more than this number of days are withdrawn, except requests to cancel a run.
     pub(crate) message_days: Option<u32>,
-    /// Include sessions with an unfinished run, which are left as they are by default.
+    /// Include sessions with an unfinished run, which are left as they are by default, with their messages.
     pub(crate) include_waiting: bool,
 }
 

@@ -47,6 +47,18 @@ fn idle_sessions_are_listed_and_then_deleted() {
 }
 
 #[test]
+fn old_events_are_listed_by_a_dry_run() {
+    for rule in ["events = 2", "event_days = 0"] {
+        let room = room(&format!("[retention]\n{rule}\n"));
+        let before = std::fs::read(room.path("s.db")).unwrap();
+        let planned = output(&room, "retain a.toml --dry-run");
+        assert!(planned.contains(r#"{"action":"pruned","count":"#), "{rule}: {planned}");
+        assert!(planned.contains(r#""failed":0"#), "{rule}: {planned}");
+        assert_eq!(std::fs::read(room.path("s.db")).unwrap(), before, "{rule}");
+    }
+}
+
+#[test]
 fn old_events_go_and_the_conversation_goes_on() {
     let room = room("[retention]\nevents = 2\n");
     let said = room.say("retain a.toml --store s.db", "");

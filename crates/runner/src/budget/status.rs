@@ -127,6 +127,9 @@ impl Runner {
             let counter = budget.counter(spender, at).map_err(|error| outside(budget, error))?;
             counters.extend(counter.map(|counter| (budget, counter)));
         }
+        if counters.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids = counters.iter().flat_map(|(_, counter)| parts(counter)).cloned();
         let read = self.store().balances(ReadBudgets::new(ids)).await.map_err(|error| self.failed(error))?;
         Ok(counters.into_iter().map(|(budget, counter)| status(budget, spender, &counter, &read)).collect())

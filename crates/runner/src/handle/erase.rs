@@ -104,14 +104,16 @@ pub struct ErasureReport {
     pub user_keys: Vec<String>,
     /// The records of spend that no longer name the user.
     pub spend: u64,
+    /// The number of erased budgets of the user. One that another app uses at the moment is erased when the request is repeated.
+    pub budgets: u64,
 }
 
 impl ErasureReport {
     /// Whether there was nothing to erase: of an unknown user, or of what was erased before.
     pub fn is_empty(&self) -> bool {
-        let ErasureReport { sessions, versions, related: _, events, user_keys, spend } = self;
+        let ErasureReport { sessions, versions, related: _, events, user_keys, spend, budgets } = self;
         let has_whole = versions.is_empty() && !sessions.is_empty();
-        *events == 0 && *spend == 0 && user_keys.is_empty() && !has_whole
+        *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole
     }
 
     fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>, erased: &ErasedData) {
@@ -238,8 +240,9 @@ impl OpenErasure<'_> {
                 self.runner.0.changes.notify_deleted(key);
             }
         }
-        let ErasedData { sessions, events, user_keys, spend, .. } = erased;
-        self.report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
+        let ErasedData { sessions, events, user_keys, spend, budgets, .. } = erased;
+        let report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
+        self.report = ErasureReport { budgets, ..report };
         Ok(())
     }
 

@@ -3,8 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use stepfold_session_scopes::{
-    DeleteSession, DequeueInput, ErrorKind, EventRange, GetSession, PruneSession, ReadInbox, ReadLabels,
-    ScanSessions, ScannedSession, Session, SessionCursor, SessionError, SessionKey, SessionStore, Timestamp,
+    DeleteSession, DequeueInput, ErrorKind, EventRange, GetSession, InboxEntry, InboxKind, PruneSession,
+    ReadInbox, ReadLabels, ScanSessions, ScannedSession, Session, SessionCursor, SessionError, SessionKey,
+    SessionStore, Timestamp,
 };
 
 use super::lease::RetentionLease;
@@ -23,13 +24,15 @@ pub struct RetentionOptions {
     max_changed: usize,
     max_scanned: usize,
     after: Option<SessionCursor>,
+    from_first: bool,
     if_due: bool,
 }
 
 impl Default for RetentionOptions {
     fn default() -> Self {
         let (max_changed, max_scanned) = (1_000, 200_000);
-        RetentionOptions { is_dry_run: false, max_changed, max_scanned, after: None, if_due: false }
+        let (is_dry_run, from_first, if_due) = (false, false, false);
+        RetentionOptions { is_dry_run, max_changed, max_scanned, after: None, from_first, if_due }
     }
 }
 
@@ -62,6 +65,12 @@ impl RetentionOptions {
     /// the end.
     pub(super) fn if_due(mut self) -> Self {
         self.if_due = true;
+        self
+    }
+
+    /// Begins at the first session, and not where the last pass stopped.
+    pub fn from_first(mut self) -> Self {
+        self.from_first = true;
         self
     }
 
@@ -132,7 +141,8 @@ impl RetentionCounters {
 impl Runner {
     /// Makes a pass of retention: deletes sessions, events and waiting messages of the application as its
     /// [policy](crate::RunnerBuilder::retention) says. Without a policy, or while another worker makes a pass, it does
-    /// nothing. It begins where the last pass stopped, if that did not reach the end.
+    /// nothing. It begins where the last pass stopped, if that did not reach the end, unless it is to begin
+    /// [at the first session](RetentionOptions::from_first).
     ///
     /// Each deletion is a transaction of its own that checks what the decision was made from: a session that was written
     /// to, claimed or labelled in between is kept. So a pass that ends half-way, or two passes at once, delete nothing else
@@ -182,13 +192,19 @@ impl Runner {
             lease.release().await;
             return Ok(RetentionReport::elsewhere());
         }
-        let after = options.after.clone().or_else(|| lease.cursor.clone());
+        let left_by_last = || lease.cursor.clone().filter(|_| !options.from_first);
+        let after = options.after.clone().or_else(left_by_last);
         let mut pass = RetentionPass::new(self, policy, &options, after);
         let ended = pass.run(Some(&mut lease)).await;
         let report = pass.report;
         self.0.retained.add(&report);
         match ended {
-            Ok(true) => lease.end(report.next.as_ref()).await.map_err(failed)?,
+            Ok(true) => {
+                if let Err(error) = lease.end(report.next.as_ref()).await {
+                    let error = self.0.redacted_text(error.to_string());
+                    tracing::warn!(error, "the end of a pass of retention was not recorded");
+                }
+            }
             // What is left is that of the next pass, which begins where this one has begun.
             Ok(false) => lease.release().await,
             Err(error) => {
@@ -259,6 +275,9 @@ impl<'a> RetentionPass<'a> {
     /// Scans until the end, or until the pass has done enough; returns whether it was not stopped by a shutdown.
     async fn run(&mut self, mut lease: Option<&mut RetentionLease>) -> Result<bool, SessionError> {
         loop {
+            if let Some(lease) = &mut lease {
+                lease.keep().await?;
+            }
             let page = self.runner.0.store.scan(self.request.clone()).await?;
             self.report.scanned += page.sessions.len() as u64;
             let (policy, now) = (self.policy, self.now);
@@ -301,24 +320,26 @@ impl<'a> RetentionPass<'a> {
             return Ok(());
         }
         let mut session = ScannedSession::of(&read);
-        session.inbox = self.withdraw(&session).await?;
         if !self.policy.may_touch(&session) {
             return Ok(());
         }
+        session.inbox = self.withdraw(&session).await?;
         match self.policy.is_idle(&session, self.now) && self.delete(&read, &session).await? {
             true => Ok(()),
             false => self.prune(&session).await,
         }
     }
 
-    /// Withdraws messages that wait for too long; returns the newest entry that is left.
+    /// Withdraws messages that wait for too long; returns the newest entry that is left. Requests to cancel are left: they
+    /// are for a run, and tell its worker to stop.
     async fn withdraw(&mut self, session: &ScannedSession) -> Result<u64, SessionError> {
         let Some(before) = self.policy.messages_before(self.now).filter(|_| session.inbox > 0) else {
             return Ok(session.inbox);
         };
         let store = &self.runner.0.store;
         let waiting = store.inbox(ReadInbox::new(session.key.clone()).without_bodies_over(0)).await?;
-        let (old, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|entry| entry.at < before);
+        let is_old = |entry: &InboxEntry| entry.at < before && entry.kind != InboxKind::Cancel;
+        let (old, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_old);
         if !old.is_empty() {
             let positions = old.iter().map(|entry| entry.position);
             let dequeue = DequeueInput::new(session.key.clone(), positions);
@@ -370,7 +391,8 @@ impl<'a> RetentionPass<'a> {
     /// Deletes old events of a session.
     async fn prune(&mut self, session: &ScannedSession) -> Result<(), SessionError> {
         let Some(bound) = self.policy.bound(session, self.now) else { return Ok(()) };
-        let prune = PruneSession::new(session.key.clone(), bound).if_unchanged_at(session.version);
+        let prune =
+            PruneSession::new(session.key.clone(), bound).if_unchanged_at(session.version).now(self.now);
         let prune = if self.options.is_dry_run { prune.dry_run() } else { prune };
         match Kept::of(self.runner.0.store.prune(prune).await)? {
             Kept::Done(pruned) if pruned.events > 0 => {

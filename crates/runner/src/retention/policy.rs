@@ -41,28 +41,30 @@ impl RetentionPolicy {
         RetentionPolicy::default()
     }
 
-    /// Deletes sessions that nothing was written to for longer than this. One with a label, or in whose inbox a message waits,
-    /// is kept. Values under `user:` stay.
+    /// Deletes sessions that nothing was written to for longer than this; zero deletes each session without an unfinished run
+    /// at the next pass. One with a label, or in whose inbox a message waits, is kept. Values under `user:` stay.
     pub fn delete_idle_after(mut self, age: Duration) -> Self {
         self.idle = Some(age);
         self
     }
 
-    /// Keeps this number of newest events of each session, and deletes those before. The state stays: with the
-    /// events of a run that has ended, its record goes, and the values that it left are kept.
+    /// Keeps this number of newest events of each session, and deletes those before. The values of the state stay. The
+    /// conversation in the deleted events goes: the model is not shown it any more. So do the records of runs in them.
     pub fn keep_events(mut self, newest: u64) -> Self {
         self.events = Some(newest);
         self
     }
 
-    /// Deletes the events of each session before the first one that is at most this old. The state stays, as for
-    /// [`keep_events`](RetentionPolicy::keep_events); of a session that is idle for longer, only the state is left.
+    /// Deletes the events of each session before the first one that is at most this old, with their part of the conversation,
+    /// as [`keep_events`](RetentionPolicy::keep_events) does; of a session that is idle for longer, only the values of the
+    /// state are left.
     pub fn keep_events_for(mut self, age: Duration) -> Self {
         self.event_age = Some(age);
         self
     }
 
-    /// Withdraws messages that wait in an inbox for longer than this.
+    /// Withdraws messages that wait in an inbox for longer than this. Those of a session with an unfinished run stay, as the
+    /// session does: they are answered after it. Requests to cancel a run are never withdrawn.
     pub fn keep_messages_for(mut self, age: Duration) -> Self {
         self.inbox_age = Some(age);
         self
@@ -98,9 +100,9 @@ impl RetentionPolicy {
     /// Whether something of a session may have to go, as a scan tells it.
     pub(super) fn concerns(&self, session: &ScannedSession, now: Timestamp) -> bool {
         let has_old_event = session.first_event.is_some_and(|first| is_older(first, self.event_age, now));
-        self.messages_before(now).is_some() && session.inbox > 0
-            || self.may_touch(session)
-                && (self.is_idle(session, now) || self.has_too_many(session) || has_old_event)
+        let has_message = self.messages_before(now).is_some() && session.inbox > 0;
+        self.may_touch(session)
+            && (has_message || self.is_idle(session, now) || self.has_too_many(session) || has_old_event)
     }
 
     /// Whether sessions like this are not left as they are: it has no unfinished run, or these are included.

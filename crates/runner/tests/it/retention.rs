@@ -105,11 +105,11 @@ impl Rules {
         if session.is_claimed {
             return Some(left);
         }
-        if let Some(before) = Rules::before(self.inbox_days, now) {
-            left.inbox.retain(|(_, at)| *at >= before);
-        }
         if session.is_unfinished && !self.with_waiting {
             return Some(left);
+        }
+        if let Some(before) = Rules::before(self.inbox_days, now) {
+            left.inbox.retain(|(_, at, kind)| *at >= before || *kind == InboxKind::Cancel);
         }
         let is_idle = Rules::before(self.idle, now).is_some_and(|before| session.updated < before);
         if is_idle && left.inbox.is_empty() && session.labels.is_empty() {
@@ -137,7 +137,7 @@ struct SessionView {
     values: Value,
     events: Vec<CommittedEvent>,
     labels: Vec<(Label, u64)>,
-    inbox: Vec<(u64, Timestamp)>,
+    inbox: Vec<(u64, Timestamp, InboxKind)>,
     is_claimed: bool,
     is_unfinished: bool,
 }
@@ -173,7 +173,7 @@ async fn view_of(store: &AnyStore, session: Session) -> SessionView {
         is_claimed: session.claim.is_some(),
         is_unfinished: newest.is_some_and(|newest| newest.event.is_unfinished()),
         labels,
-        inbox: inbox.into_iter().map(|entry| (entry.position, entry.at)).collect(),
+        inbox: inbox.into_iter().map(|entry| (entry.position, entry.at, entry.kind)).collect(),
         events: session.events,
     }
 }
@@ -258,7 +258,8 @@ impl WorldBuilder<'_> {
             }
             16..19 => {
                 let (key, id) = (self.key(), IdempotencyKey::new(name)?);
-                store.enqueue(EnqueueInput::new(key, InboxKind::Message, id, "hello", at)).await?;
+                let kind = [InboxKind::Message, InboxKind::Steer, InboxKind::Cancel][self.random.usize(0..3)];
+                store.enqueue(EnqueueInput::new(key, kind, id, "hello", at)).await?;
             }
             _ => {
                 let (key, owner) = (self.key(), WorkerId::new(name)?);
@@ -429,6 +430,48 @@ fn a_run_that_waits_is_left_alone_until_it_has_ended() {
         assert!(runner.find_session("ada", "s1").await.unwrap().is_none());
         let load = runner.load();
         assert_eq!((load.expired_sessions, load.retention_failures), (1, 0));
+    });
+}
+
+#[test]
+fn messages_for_a_run_that_waits_are_left_with_it() {
+    process(async {
+        let (store, clock) = (AnyStore::new(MemoryStore::new()), SetClock::default());
+        let runner = asking(&store, &clock, RetentionPolicy::new().keep_messages_for(DAY));
+        let session = runner.session("ada", "s1").await.unwrap();
+        session.run("pay the baker").await.unwrap();
+        let key = session.key().clone();
+        let ids = ["m1", "m2"].map(|id| IdempotencyKey::new(id).unwrap());
+        for (id, kind) in ids.into_iter().zip([InboxKind::Message, InboxKind::Cancel]) {
+            store.enqueue(EnqueueInput::new(key.clone(), kind, id, "hello", day(1))).await.unwrap();
+        }
+        clock.set(day(365));
+        assert_eq!(runner.retain(RetentionOptions::new()).await.unwrap().withdrawn, []);
+        let policy = RetentionPolicy::new().keep_messages_for(DAY).include_waiting();
+        let report = asking(&store, &clock, policy).retain(RetentionOptions::new()).await.unwrap();
+        assert_eq!(report.withdrawn, [(key.clone(), 1)]);
+        let left = store.inbox(ReadInbox::new(key)).await.unwrap();
+        assert_eq!(left.iter().map(|entry| entry.kind).collect::<Vec<_>>(), [InboxKind::Cancel]);
+    });
+}
+
+#[test]
+fn a_pass_from_the_first_session_does_not_continue_another() {
+    process(async {
+        let (store, clock) = (AnyStore::new(MemoryStore::new()), SetClock::default());
+        clock.set(day(100));
+        for id in ["s1", "s2", "s3"] {
+            let key = SessionKey::new(APP, "ada", id).unwrap();
+            store.create(CreateSession::with_key(key, &schema(), day(99))).await.unwrap();
+        }
+        let runner = runner(&store, &clock, &RetentionPolicy::new().delete_idle_after(DAY * 30));
+        let part = || RetentionOptions::new().max_scanned(1);
+        assert!(runner.retain(part()).await.unwrap().next.is_some());
+        let report = runner.retain(RetentionOptions::new()).await.unwrap();
+        assert_eq!((report.scanned, report.next), (2, None));
+        assert!(runner.retain(part()).await.unwrap().next.is_some());
+        let report = runner.retain(RetentionOptions::new().from_first()).await.unwrap();
+        assert_eq!((report.scanned, report.next), (3, None));
     });
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::Duration;
 
 use http::StatusCode;
 use prometheus_client::encoding::text::encode;
@@ -82,6 +83,9 @@ struct MetricFamilies {
     pending_connections: Family<AppLabels, Gauge<i64, AtomicI64>>,
     budgets: BudgetFamilies,
 }
+
+/// The time for which the metrics of an app wait for its store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sums and limits of budgets, and the requests that they refused.
 #[derive(Default)]
@@ -198,7 +202,9 @@ impl BudgetFamilies {
             counter.inc_by(refused.saturating_sub(counter.get()));
         }
         // NOTE: a store that does not answer, or has no budgets, costs these figures and not the others.
-        let Ok(budgets) = runner.budgets(&BudgetSpender::new()).await else { return };
+        let spender = BudgetSpender::new();
+        let reading = tokio::time::timeout(STORE_TIMEOUT, runner.budgets(&spender));
+        let Ok(Ok(budgets)) = reading.await else { return };
         for BudgetStatus { budget, spent, reserved, limit, .. } in budgets {
             let (app, unit) = (app.clone(), budget.unit.as_str());
             let labels = BudgetLabels { app, budget: budget.name.to_string(), unit };

@@ -538,6 +538,7 @@ impl SessionEntry {
 
     pub(super) fn prune(&mut self, request: &PruneSession) -> Result<Pruned, SessionError> {
         let newest = self.version();
+        request.check_claim(&self.work.fence, request.at)?;
         let oldest = match request.kept(self.oldest, newest)? {
             RetentionBound::From(version) => version,
             RetentionBound::Since { after, time } => {

@@ -116,7 +116,6 @@ impl MemoryBudgets {
             return false;
         }
         for BudgetAmount { budget, amount, .. } in amounts.iter() {
-            // A budget without sums was erased with its user.
             let Some(BudgetSums { settled, reserved, .. }) = self.sums.get_mut(budget) else { continue };
             *reserved = reserved.saturating_sub(*amount);
             *settled = settled.saturating_add(match &request.end {
@@ -154,15 +153,19 @@ impl MemoryBudgets {
         open.into_iter().map(settle).filter(|was_open| *was_open).count() as u64
     }
 
-    /// Takes the name of a user out of the requests, whose sums stay; returns the number of its requests.
-    pub(super) fn forget_spender(&mut self, request: &EraseData, app: &AppId, user: &UserId) -> u64 {
+    /// Takes the name of a user out of the requests, whose sums stay, and deletes the user's budgets; returns the numbers of
+    /// both.
+    pub(super) fn forget_spender(&mut self, request: &EraseData, app: &AppId, user: &UserId) -> (u64, u64) {
+        let is_of_budgets =
+            |id: &BudgetId| request.budgets.iter().any(|prefix| id.as_str().starts_with(&**prefix));
         let is_of_user = |record: &SpendRecord| record.key.app == *app && record.key.user == *user;
         let ids: Vec<ReservationId> = (self.requests.iter())
             .filter(|(_, (record, ..))| is_of_user(record))
             .map(|(id, _)| id.clone())
             .collect();
         if request.is_dry_run {
-            return ids.len() as u64;
+            let budgets = self.sums.keys().filter(|id| is_of_budgets(id)).count();
+            return (ids.len() as u64, budgets as u64);
         }
         for id in &ids {
             self.settle(&SettleSpend::new(id.clone(), ReservationEnd::Estimate));
@@ -173,8 +176,10 @@ impl MemoryBudgets {
                 self.requests.insert(other, (record, None, Vec::new()));
             }
         }
-        self.sums.retain(|id, _| !request.budgets.iter().any(|prefix| id.as_str().starts_with(&**prefix)));
-        ids.len() as u64
+        let before = self.sums.len();
+        // What is still reserved is that of another app.
+        self.sums.retain(|id, sums| sums.reserved > 0 || !is_of_budgets(id));
+        (ids.len() as u64, (before - self.sums.len()) as u64)
     }
 
     pub(super) fn list(&self, request: &ListSpend) -> Vec<SpendRecord> {

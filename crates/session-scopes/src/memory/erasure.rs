@@ -112,8 +112,8 @@ impl MemoryInner {
             None => Vec::new(),
         };
         self.forget_if_empty(app, user);
-        let spend = self.budgets.forget_spender(request, app, user);
-        ErasedData { user_keys, spend, ..erased }
+        let (spend, budgets) = self.budgets.forget_spender(request, app, user);
+        ErasedData { user_keys, spend, budgets, ..erased }
     }
 
     fn erase_events(

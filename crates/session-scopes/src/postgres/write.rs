@@ -695,6 +695,7 @@ async fn prune_inside(connection: &Object, request: &PruneSession) -> Result<Pru
     let key = &request.key;
     let ((), (row, history)) =
         try_join!(biased; lock_tenant(connection, &key.app, &key.user), with_history(connection, key))?;
+    request.check_claim(&row.work.fence, Some(row.now))?;
     let oldest = match request.kept(row.oldest, row.version)? {
         RetentionBound::From(version) => version,
         RetentionBound::Since { after, time } => {

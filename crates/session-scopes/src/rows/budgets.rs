@@ -5,7 +5,7 @@
 //! those of shared scopes, requests in the list of spend, and budgets by their ids, last. An operation with several
 //! reservations or sessions ends them all before it changes the first budget.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::lineage::{from_db, to_db};
@@ -51,6 +51,9 @@ statements! {
     RELEASE = "DELETE FROM stepfold_spend WHERE id = $1 AND state = 0 RETURNING amounts";
     MOVE = "UPDATE stepfold_budgets SET reserved = reserved - $1, settled = settled + $2 WHERE budget = $3 \
         RETURNING settled, reserved";
+    WITH_PREFIX = "SELECT budget FROM stepfold_budgets \
+        WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2";
+    DROP = "DELETE FROM stepfold_budgets WHERE budget = $1 AND reserved = 0 RETURNING settled";
     OPEN = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 ORDER BY id";
     OPEN_BEFORE = "SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 AND session = $3 AND state = 0 \
         AND (token IS NULL OR token < $4) ORDER BY id";
@@ -213,17 +216,60 @@ pub(crate) async fn balances(
 
 /// Ends reservations; returns whether one of them was open.
 pub(crate) async fn settle(rows: &mut impl RunSql, requests: &[SettleSpend]) -> Result<bool, SessionError> {
-    let (mut was_open, mut moved) = (false, MovedAmounts::new());
-    for request in requests {
-        was_open |= end(rows, request, &mut moved).await?;
-    }
+    let (was_open, moved) = end_all(rows, requests).await?;
     move_all(rows, moved).await?;
     Ok(was_open)
 }
 
+/// Ends reservations in the list of spend; returns whether one of them was open, and the amounts, which are not moved yet.
+pub(crate) async fn end_all(
+    rows: &mut impl RunSql,
+    requests: &[SettleSpend],
+) -> Result<(bool, MovedAmounts), SessionError> {
+    let (mut was_open, mut moved) = (false, MovedAmounts::new());
+    for request in requests {
+        was_open |= end(rows, request, &mut moved).await?;
+    }
+    Ok((was_open, moved))
+}
+
+/// Moves the amounts of ended reservations, and deletes the budgets whose ids begin with one of these, except those in which
+/// something is still reserved: the requests of another app. Returns the number of deleted ones.
+pub(crate) async fn move_and_drop(
+    rows: &mut impl RunSql,
+    mut moved: MovedAmounts,
+    prefixes: &[String],
+) -> Result<u64, SessionError> {
+    let mut dropped = 0;
+    for budget in with_prefixes(rows, prefixes).await? {
+        // NOTE: both kinds of changes in one order of budgets.
+        while let Some(first) = moved.first_entry().filter(|first| *first.key() <= budget) {
+            move_one(rows, first.remove_entry()).await?;
+        }
+        dropped += rows.rows(DROP, &[SqlValue::Text(&budget)]).await?.len() as u64;
+    }
+    move_all(rows, moved).await?;
+    Ok(dropped)
+}
+
+/// The budgets whose ids begin with one of these.
+pub(crate) async fn with_prefixes(
+    rows: &mut impl RunSql,
+    prefixes: &[String],
+) -> Result<BTreeSet<String>, SessionError> {
+    let mut found = BTreeSet::new();
+    for prefix in prefixes {
+        let length = to_db(prefix.chars().count() as u64);
+        for row in rows.rows(WITH_PREFIX, &[SqlValue::Int(length), SqlValue::Text(prefix)]).await? {
+            found.insert(row.text(0)?.to_owned());
+        }
+    }
+    Ok(found)
+}
+
 /// The amounts that leave the reserved sum of each budget, and enter its settled one: in the order of budgets, so that
 /// transactions cannot wait for each other in a circle.
-type MovedAmounts = BTreeMap<String, (u64, u64)>;
+pub(crate) type MovedAmounts = BTreeMap<String, (u64, u64)>;
 
 /// Ends a reservation in the list of spend, and adds its amounts to those that are moved.
 async fn end(
@@ -264,7 +310,7 @@ async fn move_one(
     (budget, (reserved, settled)): (String, (u64, u64)),
 ) -> Result<(), SessionError> {
     let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
-    // NOTE: a budget without a row was erased with its user: its sums are gone, and the rest is settled.
+    // NOTE: a budget in which something is reserved keeps its row, except one that an earlier release erased with its user.
     rows.rows(MOVE, &values).await.map(drop)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::budgets::{settle, settle_open};
+use super::budgets::{end_all, move_and_drop, settle_open, with_prefixes};
 use super::chain::missing_event;
 use super::lineage::{from_db, to_db};
 use super::seal::{EventSeal, SessionRecord, row_number};
@@ -31,9 +31,6 @@ const SPEND_OF_USER: SharedSql =
 const FORGET_SPENDER: SharedSql = SharedSql(
     "UPDATE stepfold_spend SET id = $1, owner = $2, session = $2, token = NULL, amounts = '[]' \
      WHERE id = $3 RETURNING id",
-);
-const DROP_BUDGETS: SharedSql = SharedSql(
-    "DELETE FROM stepfold_budgets WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2 RETURNING settled",
 );
 
 /// The numbers of a session with its forks, with theirs, and with all that share one of its events: `$1` is its own.
@@ -147,7 +144,12 @@ pub(crate) async fn erase(
             rows.lock(&key.app, &key.user).await?;
             let record = rows.session(key, None).await?;
             let sessions = rows.with_forks(record.number).await?;
-            erase_sessions(rows, request, sessions).await?
+            let erased = erase_sessions(rows, request, sessions).await?;
+            if !request.is_dry_run {
+                // NOTE: after the last session is locked: a reservation locks its session before its budgets.
+                settle_open(rows, &erased.sessions).await?;
+            }
+            erased
         }
         EraseTarget::User { app, user } => {
             rows.lock(app, user).await?;
@@ -218,10 +220,6 @@ async fn erase_sessions(
             rows.delete(key).await?;
         }
     }
-    if !request.is_dry_run {
-        // NOTE: after the last session is locked: a reservation locks its session before its budgets.
-        settle_open(rows, &sessions).await?;
-    }
     Ok(ErasedData { sessions, events, ..ErasedData::default() })
 }
 
@@ -234,32 +232,28 @@ async fn erase_user(
     let sessions = rows.of_user(app, user).await?;
     let erased = erase_sessions(rows, request, sessions).await?;
     let user_keys = rows.user_keys(app, user, request.is_dry_run).await?;
-    let spend = forget_spender(rows, request, app, user).await?;
-    if !request.is_dry_run {
-        for prefix in &request.budgets {
-            let length = to_db(prefix.chars().count() as u64);
-            rows.rows(DROP_BUDGETS, &[SqlValue::Int(length), SqlValue::Text(prefix)]).await?;
-        }
-    }
-    Ok(ErasedData { user_keys, spend, ..erased })
+    let (spend, budgets) = forget_spender(rows, request, app, user).await?;
+    Ok(ErasedData { user_keys, spend, budgets, ..erased })
 }
 
-/// Takes the name of a user out of the list of spend, whose sums stay. Open reservations count as their estimates.
+/// Takes the name of a user out of the list of spend, whose sums stay, and deletes the user's budgets; returns the numbers of
+/// both. Open reservations count as their estimates.
 async fn forget_spender(
     rows: &mut impl EraseRows,
     request: &EraseData,
     app: &AppId,
     user: &UserId,
-) -> Result<u64, SessionError> {
+) -> Result<(u64, u64), SessionError> {
     let named =
         rows.rows(SPEND_OF_USER, &[SqlValue::Text(app.as_str()), SqlValue::Text(user.as_str())]).await?;
     if request.is_dry_run {
-        return Ok(named.len() as u64);
+        let budgets = with_prefixes(rows, &request.budgets).await?;
+        return Ok((named.len() as u64, budgets.len() as u64));
     }
     let at_estimate =
         |row: &SqlRow| Ok(SettleSpend::new(ReservationId::new(row.text(0)?)?, ReservationEnd::Estimate));
     let ends: Vec<SettleSpend> = named.iter().map(at_estimate).collect::<Result<_, SessionError>>()?;
-    settle(rows, &ends).await?;
+    let (_, moved) = end_all(rows, &ends).await?;
     for row in &named {
         let id = row.text(0)?;
         // NOTE: a random one, since the id of a reservation contains the session's key.
@@ -267,7 +261,8 @@ async fn forget_spender(
         let values = [SqlValue::Text(&other), SqlValue::Text(ERASED_USER), SqlValue::Text(id)];
         rows.rows(FORGET_SPENDER, &values).await?;
     }
-    Ok(named.len() as u64)
+    // NOTE: budgets last, after all requests in the list of spend.
+    Ok((named.len() as u64, move_and_drop(rows, moved, &request.budgets).await?))
 }
 
 async fn add_record(

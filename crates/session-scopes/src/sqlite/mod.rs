@@ -481,7 +481,10 @@ impl SessionStore for SqliteStore {
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        self.writer()?.run(move |sqlite| write::prune(sqlite, &request)).await
+        let is_dry_run = request.is_dry_run;
+        // NOTE: a dry run only reads: also in a store that is opened for reading.
+        let prune = move |sqlite: &mut SqliteConnection| write::prune(sqlite, &request);
+        if is_dry_run { self.0.readers.run(prune).await } else { self.writer()?.run(prune).await }
     }
 
     async fn verify(&self, request: VerifySessions) -> Result<Verified, SessionError> {

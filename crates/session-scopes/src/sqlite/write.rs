@@ -577,6 +577,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
     let key = &request.key;
     let row = SqliteSessionRow::get(&sqlite.connection, key)?;
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
+    request.check_claim(&row.work.fence, request.at)?;
     let oldest = match request.kept(row.oldest, row.version)? {
         RetentionBound::From(version) => version,
         RetentionBound::Since { after, time } => {

@@ -172,7 +172,8 @@ impl EraseData {
         EraseData { id, target, at, by, reason: reason.into(), budgets: Vec::new(), is_dry_run: false }
     }
 
-    /// Erases the budgets whose ids begin with one of these too, with a user.
+    /// Erases the budgets whose ids begin with one of these too, with a user. One in which another app has open reservations
+    /// stays: it goes after the end of its window, or when the erasure is repeated.
     #[must_use]
     pub fn with_budgets(mut self, prefixes: impl IntoIterator<Item = String>) -> Self {
         self.budgets.extend(prefixes);
@@ -217,6 +218,8 @@ pub struct ErasedData {
     pub user_keys: Vec<String>,
     /// The records of spend that no longer name the user.
     pub spend: u64,
+    /// The number of erased budgets. That of a dry run includes those in which another app has open reservations.
+    pub budgets: u64,
 }
 
 /// The records of erasures of an app to be listed, oldest first.

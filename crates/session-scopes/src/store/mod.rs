@@ -285,7 +285,8 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for a version that is not there yet;
-    /// [`SessionError::Conflict`] for a session that has [changed](PruneSession::if_unchanged_at).
+    /// [`SessionError::Conflict`] for a session that has [changed](PruneSession::if_unchanged_at), and
+    /// [`SessionError::Claimed`] for one that a worker has claimed since.
     fn prune(&self, request: PruneSession) -> impl Future<Output = Result<Pruned, SessionError>> + Send;
 
     /// Verifies the stored data: every digest, every checksum, and completeness. Reads verify what they read;

@@ -10,7 +10,7 @@ use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
 use super::budgets::SettleSpend;
-use super::claims::{AppendClaim, TakeOver};
+use super::claims::{AppendClaim, ClaimFence, TakeOver};
 use super::origin::WriteOrigin;
 use crate::changes::SeenVersions;
 use crate::digest::ContentSalt;
@@ -1194,7 +1194,8 @@ impl WriteScope {
     }
 }
 
-/// Deletes old events. Claims are not checked: a run needs no old events, and its next append succeeds.
+/// Deletes old events. Claims are not checked, unless the session must be [unchanged](PruneSession::if_unchanged_at): a run
+/// needs no old events, and its next append succeeds.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PruneSession {
@@ -1204,6 +1205,9 @@ pub struct PruneSession {
     pub before: PruneBound,
     /// The version at which the session must be [unchanged](PruneSession::if_unchanged_at).
     pub unchanged_at: Option<u64>,
+    /// The time: an expired claim does not keep the events of a session that must be unchanged. Without it, a claim counts until
+    /// it is released. Stores with their own clock (PostgreSQL) use that one.
+    pub at: Option<Timestamp>,
     /// Whether the result is only computed, and nothing is deleted.
     pub is_dry_run: bool,
 }
@@ -1211,11 +1215,19 @@ pub struct PruneSession {
 impl PruneSession {
     /// Deletes old events of this session.
     pub fn new(key: SessionKey, before: PruneBound) -> Self {
-        PruneSession { key, before, unchanged_at: None, is_dry_run: false }
+        PruneSession { key, before, unchanged_at: None, at: None, is_dry_run: false }
     }
 
-    /// Deletes only if nothing was done in the session since it was read at this version ([`SessionError::Conflict`]), and
-    /// keeps each version that has a label: for retention, which decides by what it has read.
+    /// Sets the time, so that an expired claim does not count.
+    #[must_use]
+    pub fn now(mut self, at: Timestamp) -> Self {
+        self.at = Some(at);
+        self
+    }
+
+    /// Deletes only if nothing was done in the session since it was read at this version ([`SessionError::Conflict`]) and no
+    /// worker holds its claim ([`SessionError::Claimed`]), and keeps each version that has a label: for retention, which decides
+    /// by what it has read.
     ///
     /// # Examples
     /// ```
@@ -1250,6 +1262,14 @@ impl PruneSession {
     pub fn dry_run(mut self) -> Self {
         self.is_dry_run = true;
         self
+    }
+
+    /// Refuses a session that must be unchanged and that a worker has claimed.
+    pub(crate) fn check_claim(&self, fence: &ClaimFence, now: Option<Timestamp>) -> Result<(), SessionError> {
+        match self.unchanged_at {
+            Some(_) => fence.check_free(&self.key, TakeOver::Never, now),
+            None => Ok(()),
+        }
     }
 
     /// Whether labels keep versions.

@@ -161,11 +161,19 @@ pub(super) async fn scan(
     let page = store.list(list.limit(request.limit).after(place).events(EventRange::Last(1))).await?;
     let text = page.next.as_ref().map_or("", SessionCursor::as_str);
     let next = SessionCursor::new(format!("{user}\n{text}"));
-    let mut sessions: Vec<ScannedSession> = page.sessions.iter().map(ScannedSession::of).collect();
-    for session in sessions.iter_mut().filter(|_| request.with_first_event) {
-        let first = EventRange::Page { after: session.oldest, limit: 1 };
-        let read = store.get(GetSession::new(session.key.clone()).events(first).without_state()).await?;
-        session.first_event = read.events.first().map(|first| first.event.at);
+    let mut sessions = Vec::with_capacity(page.sessions.len());
+    for mut session in page.sessions.iter().map(ScannedSession::of) {
+        if request.with_first_event {
+            let first = EventRange::Page { after: session.oldest, limit: 1 };
+            let get = GetSession::new(session.key.clone()).events(first).without_state();
+            session.first_event = match store.get(get).await {
+                Ok(read) => read.events.first().map(|first| first.event.at),
+                // NOTE: deleted since it was listed.
+                Err(SessionError::NotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+        }
+        sessions.push(session);
     }
     Ok(ScannedPage::new(sessions, Some(next)))
 }

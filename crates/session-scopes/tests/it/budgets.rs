@@ -39,8 +39,8 @@ async fn deadlocks(address: &str) -> i64 {
     found.get(0)
 }
 
-/// Requests of a session: reservations, settlements, and those of earlier claims, until the session is erased.
-async fn spend(store: &PostgresStore, key: &SessionKey, number: usize) {
+/// Requests of a session: reservations, of which one in so many is left open, until the session is erased.
+async fn spend(store: &PostgresStore, key: &SessionKey, number: usize, open_each: usize) {
     for round in 0..1_000 {
         let (one, other) = (BUDGETS[(number + round) % 4], BUDGETS[(number * 3 + round) % 4]);
         let id = format!("{key}/{round}");
@@ -49,14 +49,14 @@ async fn spend(store: &PostgresStore, key: &SessionKey, number: usize) {
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => panic!("{error}"),
         }
-        if round % 2 == 0 {
+        if round % open_each + 1 != open_each {
             let end = SettleSpend::new(ReservationId::new(id).unwrap(), ReservationEnd::Estimate);
             store.settle(end).await.unwrap();
         }
     }
 }
 
-/// A user is erased while all of its sessions spend from the same budgets.
+/// A user is erased, with budgets, while all of its sessions, and those of another app, spend from them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_erasure_of_sessions_that_spend_makes_no_deadlock() {
     let Some(server) = server() else { return };
@@ -68,14 +68,26 @@ async fn an_erasure_of_sessions_that_spend_makes_no_deadlock() {
         }
         let tasks = (0..8).map(|number| {
             let store = store.clone();
-            tokio::spawn(async move { spend(&store, &key(number), number).await })
+            tokio::spawn(async move { spend(&store, &key(number), number, 2).await })
         });
         let tasks: Vec<_> = tasks.collect();
+        let mut others = Vec::new();
+        for number in 0..2 {
+            let other = SessionKey::new("other", "alice", format!("{round} {number}")).unwrap();
+            create(&store, &other).await;
+            let store = store.clone();
+            others.push(tokio::spawn(async move { spend(&store, &other, number, usize::MAX).await }));
+        }
         let target = EraseTarget::User { app: key(0).app, user: key(0).user };
         let id = ErasureId::new(format!("erasure {round}")).unwrap();
         let author = Author::new("admin").unwrap();
-        store.erase(EraseData::new(id, target, at(1), author, "as the test wants")).await.unwrap();
+        let erase = EraseData::new(id, target, at(1), author, "as the test wants");
+        store.erase(erase.with_budgets(BUDGETS.map(str::to_owned))).await.unwrap();
         join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+        for other in others {
+            other.abort();
+            assert!(!other.await.is_err_and(|error| error.is_panic()));
+        }
     }
     assert_eq!(deadlocks(&address).await, 0);
 }

@@ -35,6 +35,7 @@ mod past;
 mod pgbouncer;
 mod pooler;
 mod random;
+mod scans;
 mod scenario;
 mod search;
 mod semantics;

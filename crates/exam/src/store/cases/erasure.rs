@@ -11,14 +11,14 @@ use crate::store::context::{
     schema, with,
 };
 use stepfold_session_scopes::{
-    AppId, Author, BudgetAmount, BudgetId, CommittedEvent, CreateSession, ErasureId, Event, ReservationId,
-    RunRecord, SessionError, SessionKey, SessionSchema, UserId, WorkerId,
+    AppId, Author, BudgetAmount, BudgetBalance, BudgetId, CommittedEvent, CreateSession, ErasureId, Event,
+    ReservationId, RunRecord, SessionError, SessionKey, SessionSchema, UserId, WorkerId,
 };
 use stepfold_session_scopes::{
     ClaimSession, DeleteSession, DequeueInput, ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData,
     EventRange, FindTagged, ForkSession, GetSession, ListErasures, ListSessions, ListSpend, PruneBound,
-    ReadBudgets, ReleaseClaim, ReserveSpend, ScopeKey, SessionStore, SpendAmounts, VacuumStore,
-    VerifySessions, WriteScope,
+    RaiseBudgets, ReadBudgets, ReleaseClaim, ReservationEnd, ReserveSpend, ScopeKey, SessionStore,
+    SettleSpend, SpendAmounts, VacuumStore, VerifySessions, WriteScope,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 use stepfold_state_core::state::ValueRef;
@@ -40,6 +40,7 @@ cases! {
     an_erased_session_is_gone_for_its_worker,
     an_erased_user_leaves_nothing,
     spend_of_an_erased_user_names_nobody,
+    a_budget_in_which_another_app_has_reserved_outlives_its_user,
     erasures_are_listed_in_pages,
     ids_of_erasures_are_those_of_an_app,
     erased_users_have_a_name_that_nobody_has,
@@ -459,6 +460,41 @@ async fn spend_of_an_erased_user_names_nobody(context: CaseContext) -> StoreCase
     let balances = context.store.balances(ReadBudgets::new(budgets)).await?;
     let balances: Vec<_> = balances.iter().map(|balance| (balance.settled, balance.reserved)).collect();
     ensure_eq!(balances, [(0, 0), (5, 0)]);
+    Ok(())
+}
+
+async fn a_budget_in_which_another_app_has_reserved_outlives_its_user(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let schema = schema()?;
+    let key = context.create(&schema, "s1", json!({})).await?.key;
+    let other = SessionKey::new(format!("{}-other", context.app), "alice", "s1")?;
+    context.store.create(CreateSession::with_key(other.clone(), &schema, at(0))).await?;
+    let prefix = format!("{}/principal alice", context.app);
+    let [day, month] = ["day", "month"].map(|name| BudgetId::new(format!("{prefix}/{name}")));
+    let (day, month) = (day?, month?);
+    for (key, amount) in [(&key, 5), (&other, 7)] {
+        let id = ReservationId::new(format!("{key}/1"))?;
+        let reserve = ReserveSpend::new(id, key.clone(), "model-a", SpendAmounts::new(70, 30, None), at(1))
+            .with([BudgetAmount::new(day.clone(), amount, 100)]);
+        match context.store.reserve(reserve).await {
+            Err(SessionError::Unsupported { .. }) => return Ok(()),
+            reserved => ensure_eq!(reserved?.len(), 1),
+        }
+    }
+    context.store.raise_budgets(RaiseBudgets::new([month], 500)).await?;
+    let target = EraseTarget::User { app: key.app.clone(), user: key.user.clone() };
+    let erase = |id| Ok::<_, SessionError>(erasing(id, target.clone())?.with_budgets([prefix.clone()]));
+    ensure_eq!(context.store.erase(erase("one")?.dry_run()).await?.budgets, 2);
+    ensure_eq!(context.store.erase(erase("one")?).await?.budgets, 1);
+    let read = || ReadBudgets::new([day.clone()]);
+    ensure_eq!(context.store.balances(read()).await?, [BudgetBalance::new(day.clone(), 5, 7)]);
+    // The other app ends its request: no sum is negative, and the next request begins at it.
+    let end = SettleSpend::new(ReservationId::new(format!("{other}/1"))?, ReservationEnd::Release);
+    ensure!(context.store.settle(end).await?, "the reservation of the other app was open");
+    ensure_eq!(context.store.balances(read()).await?, [BudgetBalance::new(day.clone(), 5, 0)]);
+    ensure_eq!(context.store.erase(erase("two")?).await?.budgets, 1);
+    ensure_eq!(context.store.balances(read()).await?, [BudgetBalance::new(day.clone(), 0, 0)]);
     Ok(())
 }
 

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use super::claims::MINUTE;
 use super::versions::{fork, played};
 use crate::store::context::{
     CaseContext, CaseFault, ContractCase, StoreCaseResult, at, cases, ensure_eq, ensure_error, event, schema,
 };
 use stepfold_session_scopes::{
-    CreateSession, DeleteSession, PruneBound, PruneSession, RunRecord, ScanSessions, ScannedSession,
-    SessionCursor, SessionError, SessionKey, SessionStore,
+    ClaimSession, CreateSession, DeleteSession, PruneBound, PruneSession, ReleaseClaim, RunRecord,
+    ScanSessions, ScannedSession, SessionCursor, SessionError, SessionKey, SessionStore, WorkerId,
 };
 
 cases! {
@@ -19,6 +20,7 @@ cases! {
     a_cursor_of_no_scan_is_an_error,
     a_dry_run_of_retention_deletes_nothing,
     retention_of_a_changed_session_is_a_conflict,
+    retention_leaves_a_session_at_work,
     a_session_that_has_changed_is_not_deleted_as_unused,
 }
 
@@ -132,6 +134,27 @@ async fn retention_of_a_changed_session_is_a_conflict(context: CaseContext) -> S
     for events in [5, 0] {
         ensure_eq!(context.store.prune(request.clone()).await?.events, events);
     }
+    Ok(())
+}
+
+async fn retention_leaves_a_session_at_work(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let (key, _) = played(&context, &schema, "s1").await?;
+    let claim = ClaimSession::new(key.clone(), WorkerId::new("worker-1")?, MINUTE, at(9));
+    let claim = match context.store.claim(claim).await {
+        Err(SessionError::Unsupported { .. }) => return Ok(()),
+        claim => claim?,
+    };
+    let request = PruneSession::new(key.clone(), PruneBound::Version(5)).now(at(9));
+    for refused in [request.clone().if_unchanged_at(8), request.clone().if_unchanged_at(8).dry_run()] {
+        ensure_error!(context.store.prune(refused).await, SessionError::Claimed { .. });
+    }
+    ensure_eq!(context.get(&key).await?.oldest, 0);
+    // Without the condition, claims do not count.
+    let early = PruneSession::new(key.clone(), PruneBound::Version(2));
+    ensure_eq!(context.store.prune(early).await?.oldest, 2);
+    context.store.release(ReleaseClaim::new(key.clone(), claim.token)).await?;
+    ensure_eq!(context.store.prune(request.if_unchanged_at(8)).await?.oldest, 5);
     Ok(())
 }
 
