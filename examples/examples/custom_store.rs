@@ -12,10 +12,10 @@ use stepfold::session_scopes::{
     AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
     EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, ForkInfo, ForkSession,
     GetSession, InboxEntry, Label, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend,
-    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, ReadBudgets, ReadInbox, ReadLabels,
-    Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend, RewindSession, ScopeKey, ScopeValues, Session,
-    SessionError, SessionKey, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended,
-    UserId, VacuumStore, Verified, VerifySessions, WriteScope,
+    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox,
+    ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend, RewindSession, ScopeKey,
+    ScopeValues, Session, SessionError, SessionKey, SessionPage, SessionStore, SettleOpen, SettleSpend,
+    SpendRecord, Unattended, UserId, VacuumStore, Verified, VerifySessions, WriteScope,
 };
 use stepfold_examples::say;
 
@@ -157,6 +157,10 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn balances(&self, request: ReadBudgets) -> Result<Vec<BudgetBalance>, SessionError> {
         self.inner.balances(request).await
+    }
+
+    async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
+        self.inner.raise_budgets(request).await
     }
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {

@@ -5,7 +5,7 @@
 //! variables of the environment and never their values.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
@@ -90,13 +90,13 @@ impl AgentBundle {
             known.push_str(words);
             known.push('\n');
         };
-        for access in self.accesses(lasting_folder).iter().filter(|access| !access.is_model) {
+        for access in self.external_access().iter().filter(|access| !access.is_model) {
             add(&access.name, &access.fields);
         }
         for (path, table) in self.tables() {
             let servers = table.get("mcp").and_then(toml::Value::as_table);
             for (name, server) in servers.into_iter().flatten() {
-                add(&format!("mcp {name}"), &canonical_json(&json!([lasting_folder(path), server])));
+                add(&format!("mcp {name}"), &canonical_json(&json!([path, server])));
             }
         }
         found
@@ -109,28 +109,13 @@ impl AgentBundle {
 
     /// All programs and addresses that the files name, each with all that it is started or called with.
     fn external_access(&self) -> BTreeSet<ExternalAccess> {
-        self.accesses(|path| path.parent().unwrap_or(Path::new("")))
-    }
-
-    fn accesses(&self, folder_of: impl Fn(&Path) -> &Path) -> BTreeSet<ExternalAccess> {
         let mut found = BTreeSet::new();
         for (path, table) in self.tables() {
             // Programs are found from the folder of the file that names them.
-            collect(&table, folder_of(path), &mut found);
+            collect(&table, path.parent().unwrap_or(Path::new("")), &mut found);
         }
         found
     }
-}
-
-/// The folder of a file of a version, without the way to it that depends on where the command was started.
-fn lasting_folder(path: &Path) -> &Path {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let mut steps = folder.components();
-    let ups = folder.components().filter(|step| *step == Component::ParentDir).count();
-    for _ in 0..ups {
-        steps.find(|step| *step == Component::ParentDir);
-    }
-    steps.as_path()
 }
 
 /// A program, an address or a file that an agent file makes the process use.
@@ -403,5 +388,6 @@ mod tests {
         };
         assert_eq!(of("a.toml", "./a.script"), of("./a.toml", "./a.script"));
         assert_eq!(of("dir/a.toml", "dir/a.script"), of("a.toml", "a.script"));
+        assert_eq!(of("dir/a.toml", "dir/../b/b.toml"), of("a.toml", "../b/b.toml"));
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use stepfold_state_core::chat::Role;
 
 use super::event::EventKind;
 use super::machine::{Run, RunPhase};
@@ -190,8 +191,32 @@ impl Run {
     pub fn without_upgrade(mut self) -> Self {
         if let Some(pending) = self.upgrade.take() {
             self.change_rounds(&pending.asked, |round| round.saturating_sub(1));
+            self.set_other_agent(true);
         }
         self
+    }
+
+    /// Whether what it has recorded last is of another agent: then only that one can tell whether it has ended.
+    pub const fn follows_other_agent(&self) -> bool {
+        self.is_of_other_agent
+    }
+
+    /// Says that the record has no end: where the rules of this agent would have ended the run after its last step, the model
+    /// is asked. For a host that restores runs from a record, before [`upgrade_from`](Run::upgrade_from). A decision that was
+    /// stored for another agent may have completed the step, and one end condition more or less is no end of the run.
+    pub fn continue_unended(&mut self) {
+        let is_ended_by_rule = match &self.phase {
+            RunPhase::Done(_) => true,
+            // A hook of the other agent may have to see the exit.
+            RunPhase::Leaving(exit) | RunPhase::Closing(exit) => {
+                self.is_of_other_agent && !matches!(exit, Exit::Tool(_) | Exit::Output)
+            }
+            _ => false,
+        };
+        let is_after_step = self.state.messages().last().is_some_and(|last| last.role() == Role::Tool);
+        if is_ended_by_rule && is_after_step {
+            self.phase = RunPhase::Asking { is_hooked: false, last: None };
+        }
     }
 
     /// Says that the next events were recorded with another agent: where this one would have decided otherwise between two
@@ -205,15 +230,27 @@ impl Run {
         self.set_other_agent(false);
     }
 
-    fn set_other_agent(&mut self, is_other: bool) {
-        self.is_of_other_agent = is_other;
+    /// The open steps have replies of the agent before, inside as well.
+    fn mark_upgraded_steps(&mut self) {
+        if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut self.phase {
+            calls.is_upgraded = true;
+        }
+        self.change_children(Run::mark_upgraded_steps);
+    }
+
+    fn change_children(&mut self, change: impl Fn(&mut Run)) {
         for place in self.places_of_children() {
             let Some(mut child) = self.take_child(place) else { continue };
             if let Some(run) = child.run_mut() {
-                run.set_other_agent(is_other);
+                change(run);
             }
             self.put_child(place, child);
         }
+    }
+
+    fn set_other_agent(&mut self, is_other: bool) {
+        self.is_of_other_agent = is_other;
+        self.change_children(|run| run.set_other_agent(is_other));
     }
 
     /// The requests of calls and branches whose tool or node has changed.
@@ -278,9 +315,7 @@ impl Run {
             Some(pending) if pending.asked == *asked => {}
             _ => self.change_rounds(asked, |round| round + 1),
         }
-        if let RunPhase::Working(OpenStep { plan: StepPlan::Calls(calls), .. }) = &mut self.phase {
-            calls.is_upgraded = true;
-        }
+        self.mark_upgraded_steps();
         if let Some(instructions) = instructions {
             self.prompt.set_instructions(Some(instructions.clone()).filter(|text| !text.is_empty()));
         }

@@ -438,3 +438,39 @@ agent = "clerk.toml"
     let said = room.say("resume g.toml -s s1 --user ada --approve all", "");
     assert!(said.contains("It is paid."), "{said}");
 }
+
+/// A decision for a run that this version does not continue never ends it: only the version of the run can tell.
+#[test]
+fn a_rejection_that_is_stored_does_not_end_the_run_by_the_rules_of_another_version() {
+    let script = "assistant: > c1 pay(euro=5)\nassistant: As you like.\n";
+    let limited = format!("when_changed = \"refuse\"\n{PAY}\n[limits]\nsteps = 1\n");
+    for changed in [limited.as_str(), "instructions = \"Be brief.\"\n"] {
+        let room = Room::new("", script);
+        room.write("a.toml", &clerk("", PAY));
+        assert!(room.say("run a.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+        room.write("a.toml", &clerk("", changed));
+        let said = room.say("resume a.toml -s s1 --user ada --reject c1=no", "");
+        assert!(said.contains("stored, for when the run continues"), "{said}");
+        let checked = room.say("check a.toml --runs", "");
+        assert!(checked.contains("ada/s1"), "{checked}");
+        room.write("a.toml", &clerk("", PAY));
+        let said = room.say("resume a.toml -s s1 --user ada", "");
+        assert!(said.contains("As you like."), "{said}");
+    }
+}
+
+/// Arguments that a person gives are checked by the version that runs the call, so they are not stored for it.
+#[test]
+fn given_arguments_are_not_stored_for_another_version() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("a.toml", &clerk("", &PAY.replace("\"integer\"", "\"string\"")));
+    for euro in ["7", "\"7\""] {
+        let said = room.say(&format!("resume a.toml -s s1 --user ada --modify 'c1={{\"euro\":{euro}}}'"), "");
+        assert!(said.contains("agent changed") && !said.contains("stored, for when"), "{said}");
+    }
+    room.write("a.toml", &clerk("", PAY));
+    let said = room.say("resume a.toml -s s1 --user ada --modify 'c1={\"euro\":7}'", "");
+    assert!(said.contains("It is paid."), "{said}");
+}

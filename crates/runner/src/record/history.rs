@@ -287,6 +287,7 @@ impl SessionHistory {
                 )
             })?;
         }
+        run.continue_unended();
         if let Some(recorded) = self.recorded_agent() {
             run.upgrade_from(&recorded);
         }

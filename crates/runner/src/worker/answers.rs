@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stepfold_agent_loop::{DecisionError, Decisions, FeedError, Outcome, Run, RunAnswer};
+use stepfold_agent_loop::{Decision, DecisionError, Decisions, FeedError, Outcome, Run, RunAnswer};
 
 use crate::access::session_access::ReadSession;
 use crate::access::unfinished_run::UnfinishedRun;
@@ -100,6 +100,10 @@ impl InvocationDriver<'_> {
         let Ok(Some(stopped)) = access.unfinished_run(&self.cache, read) else { return Ok(()) };
         let UnfinishedRun { run, program, invocation, place, seen, .. } = *stopped;
         let run = run.without_upgrade();
+        // The arguments are those of the other agent's tool, which cannot be checked here.
+        if self.decisions.decisions.iter().any(|(_, decision)| matches!(decision, Decision::Modify { .. })) {
+            return Ok(());
+        }
         self.validate_decisions(&run).await?;
         let decisions = self.decisions_about(&run);
         if decisions.is_empty() {

@@ -62,7 +62,8 @@ impl RunJournal {
         // of the store: docs/decisions/runner.md.
         let (started, lasting) = (self.ahead.starts(event), self.ahead.lasting(event));
         // Whether the run ends here is determined by the current agent, and stored with the last event.
-        let ended = self.ahead.follow(event).is_ok().then(|| self.ahead.exit()).flatten();
+        let is_followed = self.ahead.follow(event).is_ok();
+        let ended = self.ahead.exit().filter(|_| is_followed && !self.ahead.follows_other_agent());
         self.local.claim.set_due(self.ahead.next_deadline().map(Into::into));
         let stamp = EventStamp {
             invocation: &self.invocation,
