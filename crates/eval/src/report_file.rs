@@ -130,8 +130,10 @@ impl ReportFile {
 /// Writes a file, which is whole or not there.
 fn replace(whole: &Path, path: &Path, text: &[u8]) -> std::io::Result<()> {
     remove(whole)?;
-    // NOTE: A new file: a link that stands in its place is not followed.
-    File::options().write(true).create_new(true).open(whole)?.write_all(text)?;
+    // NOTE: A new file: a link that stands in its place is not followed. It is locked: no kill has left it.
+    let mut file = File::options().write(true).create_new(true).open(whole)?;
+    file.lock()?;
+    file.write_all(text)?;
     fs::rename(whole, path)
 }
 

@@ -347,7 +347,6 @@ pub(crate) const MISPLACED_REDACTION: &str =
 pub(crate) const MISPLACED_RETENTION: &str =
     "unsupported retention: that of a graph holds for its sessions; declare it in the graph file";
 
-/// Parses a text with settings into its form; none if it is not TOML.
 /// The budgets of a file that has nothing else; by default each principal has its own.
 pub(crate) fn read_budgets(path: &Path) -> anyhow::Result<Vec<Budget>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -371,6 +370,7 @@ fn parse_table<'a>(text: &'a str, faults: &mut FaultCollector) -> Option<DeTable
     errors.is_empty().then(|| table.into_inner())
 }
 
+/// Parses a text with settings into its form; none if it is not TOML.
 fn parse(text: &str, settings: &[String], faults: &mut FaultCollector) -> Option<FileContent> {
     let mut table = parse_table(text, faults)?;
     for padded in settings {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use serde_json::json;
-use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
+use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject, RunnerError, RunnerErrorKind};
 use stepfold::server::http::{ErasedCase, ExperimentFolder};
-use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
+use stepfold::session_scopes::{
+    Author, ErasureId, SessionError, SessionId, SessionStore as _, UserId, VacuumStore,
+};
 
 use crate::args::{EraseArgs, SessionArgs};
 use crate::context::CommandContext;
@@ -20,15 +22,13 @@ pub(super) async fn erase(
 ) -> anyhow::Result<CommandEnding> {
     let subject = subject(target, erased)?;
     let context = CommandContext::for_write(target)?;
-    let request =
-        EraseRequest::new(subject.clone(), Author::new(erased.by.as_str())?, erased.reason.as_str());
+    let request = EraseRequest::new(subject, Author::new(erased.by.as_str())?, erased.reason.as_str());
     let request = match &erased.id {
         Some(id) => request.with_id(ErasureId::new(id.as_str())?),
         None => request,
     };
     let request = if erased.dry_run { request.dry_run() } else { request };
-    let report = context.runner.erase(request).await?;
-    let cases = cases(&context, erased, &subject, &report)?;
+    let (report, cases) = erased_with_copies(&context, erased, request).await?;
     // NOTE: what is erased is told even if the vacuum fails.
     let vacuumed = match !erased.dry_run && !erased.no_vacuum {
         true => Some(context.runner.store().vacuum(VacuumStore::new()).await),
@@ -45,6 +45,36 @@ pub(super) async fn erase(
     Ok(CommandEnding::Done)
 }
 
+/// Erases content and its copies. The copies are first, by what a dry run finds: a command that is repeated after a kill finds
+/// them by their session. They are last too: a server may add a case meanwhile.
+async fn erased_with_copies(
+    context: &CommandContext,
+    erased: &EraseArgs,
+    request: EraseRequest,
+) -> anyhow::Result<(ErasureReport, Vec<ErasedCase>)> {
+    let subject = request.subject.clone();
+    let (found, gone) = match context.runner.erase(request.clone().dry_run()).await {
+        Ok(found) => (found, None),
+        // Copies outlive their session.
+        Err(error) if is_gone(&error) => (ErasureReport::default(), Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    let mut copies = cases(context, erased, &subject, &found)?;
+    match gone {
+        Some(error) if copies.is_empty() => return Err(error.into()),
+        None if !erased.dry_run => {}
+        _ => return Ok((found, copies)),
+    }
+    let report = context.runner.erase(request).await?;
+    copies.extend(cases(context, erased, &subject, &report)?);
+    Ok((report, copies))
+}
+
+/// Whether the session of the subject does not exist any more.
+fn is_gone(error: &RunnerError) -> bool {
+    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
+}
+
 /// Erases the copies in the folder of experiments, if one is named.
 fn cases(
     context: &CommandContext,
@@ -56,7 +86,7 @@ fn cases(
     // NOTE: The id `-` is a placeholder: only the app of the key is used.
     let app = context.runner.key("-", "-")?.app;
     let cases = ExperimentFolder::new(folder.join(app.as_str())).erase(subject, report, erased.dry_run);
-    cases.context("the sessions are erased, but copies in data sets could not be; give the command again")
+    cases.context("copies in data sets could not be erased; give the command again")
 }
 
 /// The subject of the erasure, by the options.

@@ -72,6 +72,13 @@ fn copies_in_the_folder_of_experiments_are_erased() {
     let erased = json(&room, erase);
     assert_eq!(erased["cases"][0]["case"], "local/s1/1", "{erased}");
     assert!(!cases().contains("local/s1/") && cases().contains("local/s2/1"));
+    // Copies of a session that is gone are found too, as after a kill.
+    json(&room, "erase a.toml -s s2 --reason mail");
+    let gone = json(&room, "erase a.toml -s s2 --reason mail --experiments experiments");
+    assert_eq!((&gone["cases"][0]["case"], &gone["found"]), (&"local/s2/1".into(), &true.into()), "{gone}");
+    assert!(!cases().contains("local/s2/"));
+    let said = room.say(&format!("{} --store s.db", erase.replace("s1", "s2")), "");
+    assert!(said.contains("not found"), "{said}");
 }
 
 #[test]

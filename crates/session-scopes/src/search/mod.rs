@@ -99,7 +99,7 @@ async fn matches_of_user(
                 // NOTE: deleted since it was listed.
                 Err(SessionError::NotFound { .. }) => {}
                 // One that cannot be read does not hide the others.
-                Err(error) if matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible) => {
+                Err(error) if is_damaged(&error) => {
                     tracing::warn!(%error, "a session cannot be read, and is not searched");
                 }
                 session => found.push(session?),
@@ -110,6 +110,10 @@ async fn matches_of_user(
             None => return Ok(found),
         }
     }
+}
+
+fn is_damaged(error: &SessionError) -> bool {
+    matches!(error.kind(), ErrorKind::Broken | ErrorKind::Incompatible)
 }
 
 /// The messages of a session that have some of these words.
@@ -255,6 +259,10 @@ async fn read_best(
         let read = match store.get(GetSession::new(key).events(page).without_state()).await {
             // NOTE: deleted or pruned since it was ranked.
             Err(SessionError::NotFound { .. }) => continue,
+            Err(error) if request.session.is_none() && is_damaged(&error) => {
+                tracing::warn!(%error, "a message cannot be read, and is not found");
+                continue;
+            }
             read => read?,
         };
         let committed = read.visible_events().find(|committed| committed.version == version);

@@ -407,13 +407,23 @@ async fn nothing_is_indexed_that_was_taken_away() {
 /// One damaged session of a user does not hide the others.
 #[tokio::test]
 async fn a_damaged_session_is_left_out_of_a_search_of_its_user() {
+    // The long one is read from its index.
+    for events in [1, 100] {
+        leaves_out_a_damaged_session(events).await;
+    }
+}
+
+async fn leaves_out_a_damaged_session(events: usize) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     let store = SqliteStore::open(&path).unwrap();
-    for (number, session) in ["whole", "damaged"].into_iter().enumerate() {
+    for session in ["whole", "damaged"] {
         create(&store, &key(session)).await;
-        let event = event(number).with_message(Message::user("the fee of the bakery"));
-        store.append(AppendEvent::new(key(session), Expected::Any, event, &schema())).await.unwrap();
+        for number in 1..=events {
+            let text = if number == events { "the fee of the bakery" } else { "rhubarb" };
+            let event = event(format!("{session} {number}")).with_message(Message::user(text));
+            store.append(AppendEvent::new(key(session), Expected::Any, event, &schema())).await.unwrap();
+        }
     }
     let of_user = || SearchSessions::of_user(key("-").app, key("-").user, "bakery");
     assert_eq!(store.search(of_user()).await.unwrap().len(), 2);

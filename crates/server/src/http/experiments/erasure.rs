@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::path::Path;
 
 use percent_encoding::percent_decode_str;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stepfold_eval::CaseSource;
 use stepfold_runner::{ErasureReport, ErasureSubject};
 
-use super::files::{CASES, REPORT, entries, regular_files, write_whole};
+use super::files::{CASES, REPORT, WHOLE, create_locked, entries, regular_files, remove_left, write_whole};
 use super::jobs::{JOB, PARTIAL, random_id};
 use super::{ExperimentFolder, ExperimentJob};
 use crate::http::guard::problem::Problem;
@@ -108,10 +108,10 @@ impl ExperimentFolder {
         folders.sort();
         for name in folders.iter().filter(|name| !name.starts_with('.')) {
             let user = percent_decode_str(name).decode_utf8_lossy().into_owned();
+            let folder = self.folder.join(name);
             let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-            for data_set in names_with(&self.folder.join(name), CASES)? {
-                let path = self.folder.join(name).join(format!("{data_set}{CASES}"));
-                let of = cases_of(&path, &erased)?;
+            for data_set in names_with(&folder, CASES)? {
+                let of = cases_of(&folder.join(format!("{data_set}{CASES}")), &erased)?;
                 cases.extend(of.iter().map(|case| ErasedCase {
                     user: user.clone(),
                     data_set: data_set.clone(),
@@ -121,9 +121,18 @@ impl ExperimentFolder {
                     found.insert(data_set, of);
                 }
             }
-            if !is_dry_run && !found.is_empty() {
-                self.erase_cases(name, &found)?;
+            if is_dry_run {
+                continue;
             }
+            if !found.is_empty() {
+                self.erase_cases(&folder, &found)?;
+            }
+            for name in names_with(&folder, WHOLE)? {
+                remove_left(&folder.join(format!("{name}{WHOLE}")))?;
+            }
+        }
+        if !is_dry_run {
+            self.remove_leftovers()?;
         }
         Ok(cases)
     }
@@ -141,41 +150,56 @@ impl ExperimentFolder {
         }
     }
 
-    /// Erases cases of a user's data sets, and their results.
-    fn erase_cases(&self, folder: &str, found: &BTreeMap<String, BTreeSet<String>>) -> std::io::Result<()> {
-        let folder = self.folder.join(folder);
+    /// Erases cases of a user's data sets, and their results. The data sets are last: a repeated call finds by them what a kill
+    /// has left.
+    fn erase_cases(&self, folder: &Path, found: &BTreeMap<String, BTreeSet<String>>) -> std::io::Result<()> {
+        let cases: BTreeSet<&String> = found.values().flatten().collect();
+        let is_result = |line: &[u8]| {
+            serde_json::from_slice::<ResultLine>(line).is_ok_and(|line| cases.contains(&line.case))
+        };
+        let is_concerned = |job: &ExperimentJob| {
+            self.user_folder(&job.user) == folder && found.contains_key(&job.request.data_set)
+        };
+        let mut held = Vec::new();
+        for job in self.jobs().map_err(failed)?.into_iter().filter(is_concerned) {
+            held.push(self.erase_results(&job, is_result)?);
+        }
+        for name in names_with(folder, REPORT)? {
+            remove_lines(&folder.join(format!("{name}{REPORT}")), is_result)?;
+        }
         for (data_set, cases) in found {
             remove_lines(&folder.join(format!("{data_set}{CASES}")), |line| {
                 serde_json::from_slice::<CaseLine>(line).is_ok_and(|line| cases.contains(&line.name))
             })?;
         }
-        let cases: BTreeSet<&String> = found.values().flatten().collect();
-        let is_result = |line: &[u8]| {
-            serde_json::from_slice::<ResultLine>(line).is_ok_and(|line| cases.contains(&line.case))
-        };
-        for name in names_with(&folder, REPORT)? {
-            remove_lines(&folder.join(format!("{name}{REPORT}")), is_result)?;
-        }
-        // NOTE: Who runs an experiment has its results in memory: it leaves, and another one continues without them.
-        let jobs = self.jobs().map_err(failed)?;
-        let is_concerned = |job: &ExperimentJob| {
-            self.user_folder(&job.user) == folder && found.contains_key(&job.request.data_set)
-        };
-        for job in jobs.into_iter().filter(is_concerned) {
-            let id = random_id().map_err(failed)?;
-            let (old, new) = (self.job_path(&job.id, PARTIAL), self.job_path(&id, PARTIAL));
-            self.running.leave(&job.id);
-            if old.exists() {
-                // In this order a kill leaves the old job, and the new results without one.
-                write_whole(&new, &fs::read(&old)?)?;
-                remove_lines(&new, is_result)?;
-            }
-            fs::rename(self.job_path(&job.id, JOB), self.job_path(&id, JOB))?;
-            if old.exists() {
-                fs::remove_file(old)?;
-            }
-        }
+        drop(held);
+        self.running.look();
         Ok(())
+    }
+
+    /// Erases results of an experiment under way. Its results so far are locked until the returned file is dropped: meanwhile no
+    /// process continues it.
+    fn erase_results(&self, job: &ExperimentJob, is_result: impl Fn(&[u8]) -> bool) -> std::io::Result<File> {
+        // NOTE: Who runs an experiment has its results in memory: it leaves, and another one continues without them.
+        let id = random_id().map_err(failed)?;
+        let (old, new) = (self.job_path(&job.id, PARTIAL), self.job_path(&id, PARTIAL));
+        self.running.leave(&job.id);
+        let text = match fs::read(&old) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            read => read?,
+        };
+        let mut file = create_locked(&new)?;
+        file.write_all(&lines_left(&text, is_result))?;
+        // In this order a kill leaves the old job, and the new results without one.
+        match fs::rename(self.job_path(&job.id, JOB), self.job_path(&id, JOB)) {
+            // It has ended meanwhile: its results are in its report.
+            Err(error) if error.kind() == ErrorKind::NotFound => fs::remove_file(new)?,
+            renamed => renamed?,
+        }
+        match fs::remove_file(old) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(file),
+        }
     }
 }
 
@@ -208,10 +232,14 @@ fn cases_of(path: &Path, erased: &Erased<'_>) -> std::io::Result<BTreeSet<String
 /// Removes lines of a file.
 fn remove_lines(path: &Path, is_removed: impl Fn(&[u8]) -> bool) -> std::io::Result<()> {
     let text = fs::read(path)?;
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    let left: Vec<u8> = lines.filter(|line| !is_removed(line)).flatten().copied().collect();
+    let left = lines_left(&text, is_removed);
     match left.len() == text.len() {
         true => Ok(()),
         false => write_whole(path, &left),
     }
+}
+
+fn lines_left(text: &[u8], is_removed: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(|line| !is_removed(line)).flatten().copied().collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File};
-use std::io::{BufReader, ErrorKind, Write as _};
+use std::io::{BufReader, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
@@ -21,6 +21,9 @@ pub(super) const REPORT: &str = ".report";
 
 /// The ending of an experiment that could not be run.
 pub(super) const FAILED: &str = ".failed";
+
+/// The ending of a file that is not yet whole.
+pub(super) const WHOLE: &str = ".whole";
 
 /// The most data sets, and the most experiments, of a user.
 const MAX_FILES: usize = 1_000;
@@ -85,9 +88,11 @@ impl ExperimentFolder {
         Ok(names)
     }
 
-    /// Reads a data set.
+    /// Reads a data set, up to its end of now: the caller has cases added before or after it, for half a line is a fault.
     pub(in crate::http) fn data_set(&self, user: &str, name: &str) -> Result<DataSet<'static>, Problem> {
-        self.open_data_set(user, name).map(|file| DataSet::from_json_lines(BufReader::new(file)))
+        let file = self.open_data_set(user, name)?;
+        let length = file.metadata().map_err(|error| unreadable(Path::new(name), &error))?.len();
+        Ok(DataSet::from_json_lines(BufReader::new(file.take(length))))
     }
 
     pub(super) fn open_data_set(&self, user: &str, name: &str) -> Result<File, Problem> {
@@ -172,15 +177,35 @@ pub(super) fn remove_file(path: &Path) -> Result<bool, Problem> {
     }
 }
 
+/// Creates a file, which is locked: no other process takes it for one that [a kill has left](remove_left). A link that stands in
+/// its place is not followed.
+pub(super) fn create_locked(path: &Path) -> std::io::Result<File> {
+    let file = File::options().write(true).create_new(true).open(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// Removes a file that a kill has left, unless a process has locked it.
+pub(super) fn remove_left(path: &Path) -> std::io::Result<()> {
+    let removed = File::open(path).and_then(|file| match file.try_lock() {
+        Ok(()) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    });
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Writes a file, which is whole or not there.
 pub(super) fn write_whole(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let mut whole = path.as_os_str().to_owned();
     // NOTE: another server with the folder may write the same file.
-    whole.push(format!(".{}.whole", std::process::id()));
+    whole.push(format!(".{}{WHOLE}", std::process::id()));
     let whole = PathBuf::from(whole);
     let _ = fs::remove_file(&whole);
-    // A link that stands in its place is not followed.
-    File::options().write(true).create_new(true).open(&whole)?.write_all(text)?;
+    let mut file = create_locked(&whole)?;
+    file.write_all(text)?;
     fs::rename(&whole, path)
 }
 
@@ -235,6 +260,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn half_a_line_that_is_added_meanwhile_is_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = ExperimentFolder::new(root.path());
+        folder.append("ada", "mine", &[Case::new("one", "hello")]).unwrap();
+        let data_set = folder.data_set("ada", "mine").unwrap();
+        let path = folder.path("ada", "mine", CASES).unwrap();
+        File::options().append(true).open(path).unwrap().write_all(b"{\"na").unwrap();
+        let names: Result<Vec<String>, _> = data_set.map(|case| case.map(|case| case.name)).collect();
+        assert_eq!(names.unwrap(), ["one"]);
+    }
 
     #[test]
     fn no_two_users_have_one_folder() {

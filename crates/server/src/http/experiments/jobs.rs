@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | waiting | the request | missing | |
 //! | running, in the one process that has locked the results so far | the request | results so far | |
-//! | interrupted: any process continues it | the request | results so far, not locked | |
+//! | interrupted: any process continues it, but one of mode `live` has failed | the request | results so far, not locked | |
 //! | done | missing | missing | `NAME.report` |
 //! | failed: it cannot be run | missing | missing | `NAME.failed`: the request, and why |
 //!
@@ -19,7 +19,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use stepfold_eval::{EvalError, Report, ReportFile, Summary};
 
-use super::files::{FAILED, REPORT, regular_files, remove_file, unreadable, write_whole};
+use super::files::{FAILED, REPORT, regular_files, remove_file, remove_left, unreadable, write_whole};
 use super::{ExperimentFolder, NewExperiment, of_eval};
 use crate::http::guard::limits::Limits;
 use crate::http::guard::problem::Problem;
@@ -84,15 +84,16 @@ impl ExperimentFolder {
         Ok(jobs.into_iter().map(|(_, job)| job).collect())
     }
 
-    /// Removes results without a job, which a kill has left.
-    pub(super) fn remove_leftovers(&self) {
-        let _changing = self.change();
-        let names = regular_files(&self.folder.join(JOBS)).unwrap_or_default();
-        for id in names.iter().filter_map(|name| name.strip_suffix(PARTIAL)) {
-            if !self.job_path(id, JOB).exists() {
-                let _ = fs::remove_file(self.job_path(id, PARTIAL));
+    /// Removes files without a job, which a kill has left: results, and files that are not whole.
+    pub(super) fn remove_leftovers(&self) -> std::io::Result<()> {
+        let folder = self.folder.join(JOBS);
+        for name in regular_files(&folder)? {
+            let has_no_job = |(id, _): (&str, &str)| !id.is_empty() && !self.job_path(id, JOB).exists();
+            if name.split_once('.').is_some_and(has_no_job) {
+                remove_left(&folder.join(&name))?;
             }
         }
+        Ok(())
     }
 
     /// The jobs of a user.
@@ -173,6 +174,8 @@ impl ExperimentFolder {
             return Ok(false);
         }
         file.write(report)?;
+        // An earlier experiment of the name may have failed since this one was accepted.
+        let _ = self.path(&job.user, &job.request.name, FAILED).and_then(|path| remove_file(&path));
         // NOTE: The results so far are removed last: after a kill before it, no case is tried again.
         let _ = self.remove_job(job);
         Ok(true)

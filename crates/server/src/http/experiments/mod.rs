@@ -27,7 +27,8 @@ use crate::http::guard::problem::Problem;
 /// appears when it is whole. Links are not followed.
 ///
 /// `.jobs` has the experiments that wait or run, with their results so far. A server runs them in the background, and continues
-/// those of a process that was killed, its own or another one: within a minute, each by one process at a time.
+/// those of a process that was killed, its own or another one: within a minute, each by one process at a time. One of mode `live`
+/// that had begun is not continued, since its tools may have run for the case at hand: it has failed.
 pub struct ExperimentFolder {
     folder: PathBuf,
     candidates: Option<Box<dyn Candidates>>,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepfold_eval::{CaseResult, EvalError, Report, ReportFile, Summary};
+use stepfold_eval::{CaseResult, EvalError, Mode, Report, ReportFile, Summary};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -51,6 +51,11 @@ impl RunningJobs {
         if let Some(job) = self.jobs().get(id) {
             job.leave.notify_one();
         }
+    }
+
+    /// Has the worker look for jobs.
+    pub(super) fn look(&self) {
+        self.changed.notify_one();
     }
 
     pub(super) fn counts(&self, id: &str) -> Option<Summary> {
@@ -159,18 +164,48 @@ async fn fill(folder: &Arc<ExperimentFolder>, app: &Arc<App>, most: usize) {
 
 /// The jobs that this process takes.
 fn taken(folder: &ExperimentFolder, most: usize) -> Vec<(ExperimentJob, ReportFile)> {
-    folder.remove_leftovers();
+    remove_leftovers(folder);
     let jobs = folder.jobs().unwrap_or_default();
     let room = most.saturating_sub(folder.running.jobs().len());
     let jobs = jobs.into_iter().filter(|job| !folder.running.jobs().contains_key(&job.id));
-    let taken = jobs.filter_map(|job| match folder.take(&job) {
-        Ok(file) => Some((job, file?)),
-        Err(error) => {
-            tracing::warn!(experiment = job.request.name, %error, "an experiment cannot be continued");
+    jobs.filter_map(|job| taken_one(folder, job)).take(room).collect()
+}
+
+fn remove_leftovers(folder: &ExperimentFolder) {
+    let _changing = folder.change();
+    if let Err(error) = folder.remove_leftovers() {
+        tracing::warn!(%error, "files of experiments that a kill has left cannot be removed");
+    }
+}
+
+/// A job, unless it is another process's, has ended, or cannot be continued.
+fn taken_one(folder: &ExperimentFolder, job: ExperimentJob) -> Option<(ExperimentJob, ReportFile)> {
+    // NOTE: The effects of the case at hand are unknown.
+    let has_effects = job.request.mode() == Mode::Live && folder.progress(&job).1;
+    match folder.take(&job) {
+        Ok(Some(_)) if has_effects => {
+            let why =
+                "interrupted, and tools of mode `live` may have run; look at their effects, and run it again";
+            has_failed(folder, &job, why.to_owned());
             None
         }
-    });
-    taken.take(room).collect()
+        Ok(file) => Some((job, file?)),
+        Err(error @ EvalError::Io { .. }) => {
+            tracing::warn!(experiment = job.request.name, %error, "an experiment is tried again later");
+            None
+        }
+        Err(error) => {
+            has_failed(folder, &job, error.to_string());
+            None
+        }
+    }
+}
+
+/// Ends a job that cannot be run. Returns whether it has ended: otherwise it is tried again later.
+fn has_failed(folder: &ExperimentFolder, job: &ExperimentJob, why: String) -> bool {
+    tracing::warn!(experiment = job.request.name, why, "an experiment cannot be run");
+    // The folder says why if this cannot be written either.
+    folder.fail(job, why).is_ok()
 }
 
 fn start(folder: &Arc<ExperimentFolder>, app: &Arc<App>, job: ExperimentJob, file: ReportFile) {
@@ -196,11 +231,10 @@ fn start(folder: &Arc<ExperimentFolder>, app: &Arc<App>, job: ExperimentJob, fil
             Ok(Err(end)) => Some(end),
             Err(_) => Some(JobEnd::Invalid("it panicked; the log of the server has the cause".to_owned())),
         };
-        let is_tried_later = matches!(end, Some(JobEnd::Io(_)));
         let ending = Arc::clone(&folder);
         let id = job.id.clone();
         let noted = tokio::task::spawn_blocking(move || note_end(&ending, &job, end));
-        let _ = noted.await;
+        let is_tried_later = noted.await.unwrap_or(true);
         folder.running.jobs().remove(&id);
         // NOTE: a full disk is not asked again at once.
         if !is_tried_later || folder.running.is_stopping.load(Ordering::SeqCst) {
@@ -209,22 +243,21 @@ fn start(folder: &Arc<ExperimentFolder>, app: &Arc<App>, job: ExperimentJob, fil
     });
 }
 
-fn note_end(folder: &ExperimentFolder, job: &ExperimentJob, end: Option<JobEnd>) {
-    let name = &job.request.name;
+/// Notes the end of a job. Returns whether it is tried again later.
+fn note_end(folder: &ExperimentFolder, job: &ExperimentJob, end: Option<JobEnd>) -> bool {
     match end {
-        None => {}
+        None => false,
         Some(JobEnd::Left) => {
             let is_stopping = folder.running.is_stopping.load(Ordering::SeqCst);
             folder.running.has_left.fetch_or(is_stopping, Ordering::SeqCst);
+            false
         }
         Some(JobEnd::Io(error)) => {
+            let name = &job.request.name;
             tracing::warn!(experiment = name, %error, "an experiment was interrupted, and is tried again");
+            true
         }
-        Some(JobEnd::Invalid(why)) => {
-            tracing::warn!(experiment = name, why, "an experiment cannot be run");
-            // The folder says why if this cannot be written either.
-            let _ = folder.fail(job, why);
-        }
+        Some(JobEnd::Invalid(why)) => !has_failed(folder, job, why),
     }
 }
 
@@ -239,7 +272,11 @@ async fn run(
     // NOTE: The limit holds over restarts: a reply was a request. Those of cases that were under way, and of a judge, are not counted.
     let experiment = job.request.experiment(app, folder, file.kept().steps)?;
     let experiment = file.begin(experiment)?;
-    let cases = folder.data_set(&job.user, &job.request.data_set)?;
+    let cases = {
+        // Cases that are added after this are not of the experiment.
+        let _changing = folder.change();
+        folder.data_set(&job.user, &job.request.data_set)?
+    };
     let mut results = Vec::new();
     let keep = |result: CaseResult, is_known: bool| {
         if !folder.is_current(job) {

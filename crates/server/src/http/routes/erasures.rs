@@ -5,14 +5,12 @@ use std::collections::BTreeSet;
 use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "eval")]
-use stepfold_runner::ErasureReport;
-use stepfold_runner::{EraseRequest, ErasureSubject, Runner};
+use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind};
 use stepfold_session_scopes::{
-    Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
+    Author, ErasureId, ErasureRecord, ListErasures, SessionError, SessionId, SessionStore as _, UserId,
+    VacuumStore,
 };
 
-#[cfg(feature = "eval")]
 use crate::http::app::App;
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
@@ -124,11 +122,7 @@ pub(super) async fn erase(
         None => erasure,
     };
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
-    let report = app.runner().erase(erasure).await?;
-    #[cfg(feature = "eval")]
-    let cases = erased_cases(&app, new.subject()?, report.clone(), new.dry_run).await?;
-    #[cfg(not(feature = "eval"))]
-    let cases = Vec::new();
+    let (report, cases) = erased(&app, erasure).await?;
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),
@@ -146,6 +140,42 @@ pub(super) async fn erase(
     }))
 }
 
+/// Erases content and its copies. The copies are first, by what a dry run finds: a request that is repeated after a kill finds
+/// them by their session. They are last too: a case may be added meanwhile.
+async fn erased(app: &App, request: EraseRequest) -> Result<(ErasureReport, Vec<ErasedCaseRow>), Problem> {
+    let (subject, is_dry_run) = (request.subject.clone(), request.is_dry_run);
+    let (found, gone) = match app.runner().erase(request.clone().dry_run()).await {
+        Ok(found) => (found, None),
+        // Copies outlive their session.
+        Err(error) if is_gone(&error) => (ErasureReport::default(), Some(error)),
+        Err(error) => return Err(error.into()),
+    };
+    let mut cases = erased_cases(app, subject.clone(), found.clone(), is_dry_run).await?;
+    match gone {
+        Some(error) if cases.is_empty() => return Err(error.into()),
+        None if !is_dry_run => {}
+        _ => return Ok((found, cases)),
+    }
+    let report = app.runner().erase(request).await?;
+    cases.extend(erased_cases(app, subject, report.clone(), false).await?);
+    Ok((report, cases))
+}
+
+/// Whether the session of the subject does not exist any more.
+fn is_gone(error: &RunnerError) -> bool {
+    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
+}
+
+#[cfg(not(feature = "eval"))]
+async fn erased_cases(
+    _: &App,
+    _: ErasureSubject,
+    _: ErasureReport,
+    _: bool,
+) -> Result<Vec<ErasedCaseRow>, Problem> {
+    Ok(Vec::new())
+}
+
 /// Erases what was copied into data sets, on a thread of its own.
 #[cfg(feature = "eval")]
 async fn erased_cases(
@@ -157,9 +187,9 @@ async fn erased_cases(
     let Some(folder) = app.experiment_folder().cloned() else { return Ok(Vec::new()) };
     let erasing = tokio::task::spawn_blocking(move || folder.erase(&subject, &report, is_dry_run));
     let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "sessions were erased, but cases of experiments were not");
+        tracing::error!(%error, "cases of experiments could not be erased");
         Problem::failed_experiment(
-            "the sessions are erased, but copies in data sets could not be: repeat the request; the log of the server has the cause",
+            "copies in data sets could not be erased: repeat the request; the log of the server has the cause",
         )
     };
     let erased = erasing.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;

@@ -268,7 +268,9 @@ pub(super) async fn run(
 pub(super) async fn delete(request: ApiRequest<ExperimentTarget, UserQuery>) -> Result<NoContent, Problem> {
     let user = user_of(&request.principal, request.query.user)?;
     let ExperimentTarget { app: AppTarget(app), name } = request.target;
-    match folder(&app)?.delete(&user, &name)? {
+    let (folder, deleted) = (Arc::clone(folder(&app)?), name.clone());
+    let deleting = tokio::task::spawn_blocking(move || folder.delete(&user, &deleted));
+    match joined(deleting.await)? {
         true => Ok(NoContent),
         false => Err(Problem::unknown_experiment(&name)),
     }

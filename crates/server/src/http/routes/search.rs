@@ -83,6 +83,9 @@ pub(super) async fn search(
     if words.is_empty() {
         return Err(Problem::invalid("query", "expected words, such as a name or a number"));
     }
+    if limit == Some(0) {
+        return Err(Problem::invalid("limit", "must be from 1 to 100"));
+    }
     let last = after.saturating_add(limit.unwrap_or(PAGE)).min(MAX_FOUND_MESSAGES);
     let key = app.runner().key(request.principal.user().as_str(), session.as_deref().unwrap_or("-"))?;
     let search = match session.is_some() {

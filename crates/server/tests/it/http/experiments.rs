@@ -307,6 +307,11 @@ async fn a_stopped_server_leaves_its_experiment_to_the_next_process() {
     // It does not complete, and stops after the case at hand, long before its thirty cases are over.
     assert!(!first.stop().await);
     assert!(processes.replies.load(Ordering::SeqCst) < 30);
+    // An experiment of the name before this one has failed, and says so too late.
+    let jobs =
+        std::fs::read_dir(processes.folder.path().join(".jobs")).unwrap().map(|file| file.unwrap().path());
+    let job = jobs.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();
+    std::fs::copy(job, processes.folder.path().join("bob/twice.failed")).unwrap();
     let second = processes.start(Duration::ZERO, Limits::default()).await;
     let row = ended(&second, "bob", "twice").await;
     assert_eq!((&row["status"], &row["passed"]), (&json!("done"), &json!(30)), "{row}");
@@ -396,6 +401,86 @@ async fn an_experiment_that_cannot_be_run_says_why() {
     assert_eq!(delete(&site, "bob", "x").await, 204);
 }
 
+/// Candidates of which each is counted.
+struct Counted(Arc<AtomicU64>);
+
+impl Candidates for Counted {
+    fn candidate(&self, change: &CandidateChange) -> Result<Agent, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let mut worse = change.clone();
+        worse.model = Some("worse".to_owned());
+        Scripts.candidate(&worse)
+    }
+}
+
+/// An experiment that cannot be run, and whose failure cannot be written, is tried again later and not at once.
+#[tokio::test]
+async fn a_failure_that_cannot_be_written_is_no_endless_loop() {
+    let (processes, tries) = (Processes::new(), Arc::<AtomicU64>::default());
+    processes.data_set("mine", 1);
+    let bob = processes.folder.path().join("bob");
+    std::fs::create_dir(bob.join(format!("x.failed.{}.whole", std::process::id()))).unwrap();
+    let runner = Runner::builder(agent(SCRIPT, Vec::new()), processes.store.clone());
+    let folder = ExperimentFolder::new(processes.folder.path()).candidates(Counted(Arc::clone(&tries)));
+    let app = App::from(runner.app("clerk").unwrap().build()).experiments(folder);
+    let site = Site::of(app, Limits::default()).await;
+    std::fs::write(bob.join("mine.jsonl"), "{\n").unwrap();
+    assert_eq!(site.post("bob", "/experiments", slow("x")).await.status, 202);
+    // Once for the request, and once for the worker.
+    while tries.load(Ordering::SeqCst) < 2 {
+        pause().await;
+    }
+    for _ in 0..40 {
+        pause().await;
+    }
+    assert_eq!(tries.load(Ordering::SeqCst), 2);
+}
+
+/// The first process leaves an experiment, and the files that it has of it.
+async fn left(processes: &Processes, body: Value) -> Vec<std::path::PathBuf> {
+    processes.data_set("mine", 30);
+    let mut limits = Limits::default();
+    limits.drain = Duration::from_millis(50);
+    let first = processes.start(Duration::from_secs(600), limits).await;
+    assert_eq!(first.post("bob", "/experiments", body).await.status, 202);
+    while processes.replies.load(Ordering::SeqCst) == 0 {
+        pause().await;
+    }
+    first.stop().await;
+    let mut files: Vec<_> = std::fs::read_dir(processes.folder.path().join(".jobs"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn effects_are_not_repeated_and_damaged_results_are_no_endless_loop() {
+    let processes = Processes::new();
+    let mut live = slow("one");
+    live["mode"] = json!("live");
+    live["max_requests"] = json!(100);
+    left(&processes, live).await;
+    let second = processes.start(Duration::ZERO, Limits::default()).await;
+    let row = ended(&second, "bob", "one").await;
+    assert_eq!((&row["status"], processes.jobs()), (&json!("failed"), 0), "{row}");
+    assert!(row["why"].as_str().unwrap().starts_with("interrupted"), "{row}");
+    assert_eq!(processes.replies.load(Ordering::SeqCst), 1);
+
+    let processes = Processes::new();
+    let files = left(&processes, slow("two")).await;
+    assert!(files[1].ends_with(files[0].with_extension("partial").file_name().unwrap()));
+    std::fs::write(&files[1], "damaged\n").unwrap();
+    let second = processes.start(Duration::ZERO, Limits::default()).await;
+    let job = async || second.get("bob", "/experiments?under_way=true").await.json()["experiments"].clone();
+    while job().await != json!([]) {
+        pause().await;
+    }
+    let row = ended(&second, "bob", "two").await;
+    assert_eq!((&row["status"], processes.jobs()), (&json!("failed"), 0), "{row}");
+}
+
 /// Of another agent, results of a process before are not taken.
 #[tokio::test]
 async fn an_experiment_does_not_continue_with_another_agent() {
@@ -441,6 +526,10 @@ async fn copies_of_erased_turns_are_erased_with_their_results() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         site.post("root", "/erasures", body)
     };
+    // Files that a kill has left.
+    for left in ["bob/mine.report.1.whole", ".jobs/aa.partial.whole", ".jobs/aa.json.1.whole"] {
+        std::fs::write(processes.folder.path().join(left), "ada/s1/1").unwrap();
+    }
     // A session: its cases alone.
     let of_s1 = json!([
         {"user": "ada", "data_set": "own", "case": "ada/s1/1"},
@@ -449,7 +538,14 @@ async fn copies_of_erased_turns_are_erased_with_their_results() {
     let dry = erase(json!({"session": "s1", "dry_run": true})).await.json();
     assert_eq!(dry["cases"], of_s1);
     assert!(contents(processes.folder.path()).contains("ada/s1/1"));
-    assert_eq!(erase(json!({"session": "s1"})).await.json()["cases"], of_s1);
+    // What cannot be written is tried again, and found again: the session and the data set are last.
+    let blocked = processes.folder.path().join(format!("bob/done.report.{}.whole", std::process::id()));
+    std::fs::create_dir(&blocked).unwrap();
+    assert_eq!(erase(json!({"session": "s1"})).await.status, 500);
+    assert_eq!(site.get("ada", "/sessions/s1").await.status, 200);
+    std::fs::remove_dir(blocked).unwrap();
+    let of_bob = json!([{"user": "bob", "data_set": "mine", "case": "ada/s1/1"}]);
+    assert_eq!(erase(json!({"session": "s1"})).await.json()["cases"], of_bob);
     let left = contents(processes.folder.path());
     assert!(!left.contains("ada/s1/1") && left.contains("ada/s2/1"), "{left}");
     assert_eq!(site.get("bob", "/experiments/done").await.json()["experiment"]["cases"], 1);
@@ -468,6 +564,19 @@ async fn copies_of_erased_turns_are_erased_with_their_results() {
     // The experiment under way ends, without cases.
     let row = ended(&site, "bob", "open").await;
     assert_eq!((&row["status"], &row["cases"]), (&json!("done"), &json!(0)), "{row}");
+}
+
+/// Copies outlive a session that is deleted; they are erased by its id.
+#[tokio::test]
+async fn copies_of_a_deleted_session_are_erased() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = site(folder.path()).await;
+    site.post("ada", "/cases", json!({"data_set": "mine", "session": "s1"})).await;
+    assert_eq!(site.ask("root", Method::DELETE, "/sessions/s1", &[], "").await.status, 204);
+    let erase = || site.post("root", "/erasures", json!({"user": "ada", "session": "s1", "reason": "mail"}));
+    assert_eq!(erase().await.json()["cases"].as_array().unwrap().len(), 2);
+    assert!(!contents(folder.path()).contains("ada/s1"));
+    assert_eq!(erase().await.problem(), (404, "unknown_session".to_owned()));
 }
 
 /// All text in a folder.

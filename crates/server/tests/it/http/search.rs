@@ -95,6 +95,7 @@ async fn messages_are_found_by_their_words() {
     assert_eq!(&paged, rows);
     assert_eq!(found("ada", "&session=tuesday").await["found"].as_array().unwrap().len(), 2);
     assert_eq!(found("ada", "&limit=1000&after=1000").await["found"], json!([]));
+    assert_eq!(site.get("ada", "/search?query=fee&limit=0").await.status, 400);
     assert_eq!(site.get("bob", "/search?query=bakery&session=tuesday").await.problem().0, 404);
     assert_eq!(site.get("ada", "/search?query=%2C").await.problem(), (400, "invalid".to_owned()));
 }
