@@ -122,7 +122,7 @@ impl SessionSchema {
     }
 
     /// The same for a reader that needs no value: those that neither fit nor are converted are unset in place of an error.
-    /// What is stored stays.
+    /// The stored values stay.
     ///
     /// # Examples
     /// ```

@@ -76,7 +76,7 @@ pub(crate) struct RunnerCore {
     /// Replaces sensitive parts of content before it is stored.
     pub(crate) redaction: Option<SessionRedaction>,
     pub(crate) retention: Option<RetentionPolicy>,
-    /// What retention has done.
+    /// Deletions and failures of retention.
     pub(crate) retained: RetentionCounters,
     pub(crate) shutdown: RunnerShutdown,
     pub(crate) changes: ChangeFeed,

@@ -120,7 +120,7 @@ impl RetentionReport {
     }
 }
 
-/// What retention has done since the runner was built, for metrics.
+/// Deletions and failures of retention since the runner was built, for metrics.
 #[derive(Debug, Default)]
 pub(crate) struct RetentionCounters(Mutex<(u64, u64, u64)>);
 
@@ -205,7 +205,7 @@ impl Runner {
                     tracing::warn!(error, "the end of a pass of retention was not recorded");
                 }
             }
-            // What is left is that of the next pass, which begins where this one has begun.
+            // The rest is that of the next pass, which begins where this one has begun.
             Ok(false) => lease.release().await,
             Err(error) => {
                 lease.release().await;

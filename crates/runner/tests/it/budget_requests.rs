@@ -267,7 +267,7 @@ async fn agents_of_a_graph_spend_from_the_budgets_of_its_runs() {
     assert_eq!(states(&store).await, ["settled"; 2]);
 }
 
-/// What earlier requests of the run had is not counted again: a counter sees each message once, and the sums are the same.
+/// Messages of earlier requests of the run are not counted again: a counter sees each message once, and the sums are the same.
 #[tokio::test]
 async fn a_growing_conversation_is_counted_once() {
     let (seen, store) = (Arc::new(AtomicUsize::new(0)), store());

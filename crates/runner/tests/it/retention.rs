@@ -99,7 +99,7 @@ impl Rules {
         days.map(|days| now.before(DAY * u32::try_from(days).unwrap()))
     }
 
-    /// What is left of a session; `None` if it goes.
+    /// The rest of a session; `None` if it goes.
     fn left(&self, session: &SessionView, now: Timestamp) -> Option<SessionView> {
         let mut left = session.clone();
         if session.is_claimed {
@@ -128,7 +128,7 @@ impl Rules {
     }
 }
 
-/// What a test sees of a session.
+/// A session as a test sees it.
 #[derive(Clone, Debug, PartialEq)]
 struct SessionView {
     version: u64,
@@ -178,7 +178,7 @@ async fn view_of(store: &AnyStore, session: Session) -> SessionView {
     }
 }
 
-/// What is left of a world. Whether a run is unfinished is told by events, which may be gone.
+/// The rest of a world. Whether a run is unfinished is told by events, which may be gone.
 fn left_of(world: &WorldView, rules: &Rules, now: Timestamp) -> WorldView {
     let left = |(key, session): (&SessionKey, &SessionView)| Some((key.clone(), rules.left(session, now)?));
     world.iter().filter_map(left).collect()

@@ -177,7 +177,7 @@ impl MemoryBudgets {
             }
         }
         let before = self.sums.len();
-        // What is still reserved is that of another app.
+        // The rest of the reserved amount is that of another app.
         self.sums.retain(|id, sums| sums.reserved > 0 || !is_of_budgets(id));
         (ids.len() as u64, (before - self.sums.len()) as u64)
     }

@@ -13,6 +13,15 @@
     reason = "a helper of a test fails the test, takes what reads best, and need not be fast"
 )]
 
+/// Methods of a store that asks the one inside.
+macro_rules! hand_on {
+    ($($method:ident: $request:ty => $reply:ty;)*) => {$(
+        async fn $method(&self, request: $request) -> Result<$reply, SessionError> {
+            self.0.$method(request).await
+        }
+    )*};
+}
+
 mod budgets;
 mod changes;
 mod children;

@@ -11,14 +11,6 @@ use crate::scenario::{append, create, event, key};
 /// A store in which a session is deleted as soon as it is listed.
 struct DeletingStore(MemoryStore);
 
-macro_rules! hand_on {
-    ($($method:ident: $request:ty => $reply:ty;)*) => {$(
-        async fn $method(&self, request: $request) -> Result<$reply, SessionError> {
-            self.0.$method(request).await
-        }
-    )*};
-}
-
 impl SessionStore for DeletingStore {
     hand_on! {
         create: CreateSession => Session;

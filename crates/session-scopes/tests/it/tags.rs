@@ -62,14 +62,6 @@ async fn verify_compares_the_index_of_a_database_with_the_events() {
 /// A store that has no index of its own.
 struct WithoutIndex(AnyStore);
 
-macro_rules! hand_on {
-    ($($method:ident: $request:ty => $reply:ty;)*) => {$(
-        async fn $method(&self, request: $request) -> Result<$reply, SessionError> {
-            self.0.$method(request).await
-        }
-    )*};
-}
-
 impl SessionStore for WithoutIndex {
     hand_on! {
         create: CreateSession => Session;

@@ -255,7 +255,7 @@ pub(super) async fn run(
     let user = request.principal.user().to_string();
     new.check(&app, &request.principal)?;
     let folder = Arc::clone(folder(&app)?);
-    // What cannot be run is refused now.
+    // A request that cannot be run is refused now.
     drop(new.experiment(&app, &folder, 0)?);
     let (accepting, limits) = (Arc::clone(&folder), request.shared.limits.clone());
     let accepted = tokio::task::spawn_blocking(move || accepting.accept(&user, new, &limits));

@@ -103,7 +103,7 @@ async fn turns_become_cases_and_experiments_are_read_case_by_case() {
     assert_eq!(read["results"][1]["repeat"], 1);
     let unknown = (404, "unknown_experiment".to_owned());
     assert_eq!(site.get("ada", "/experiments/none").await.problem(), unknown);
-    // What has ended is deleted, once.
+    // An experiment that has ended is deleted, once.
     assert_eq!(delete(&site, "reader", "base").await, 403);
     assert_eq!(delete(&site, "ada", "base").await, 204);
     assert_eq!(delete(&site, "ada", "base").await, 404);
@@ -538,7 +538,7 @@ async fn copies_of_erased_turns_are_erased_with_their_results() {
     let dry = erase(json!({"session": "s1", "dry_run": true})).await.json();
     assert_eq!(dry["cases"], of_s1);
     assert!(contents(processes.folder.path()).contains("ada/s1/1"));
-    // What cannot be written is tried again, and found again: the session and the data set are last.
+    // A write that fails is tried again, and its content found again: the session and the data set are last.
     let blocked = processes.folder.path().join(format!("bob/done.report.{}.whole", std::process::id()));
     std::fs::create_dir(&blocked).unwrap();
     assert_eq!(erase(json!({"session": "s1"})).await.status, 500);
