@@ -9,13 +9,14 @@ use stepfold::exam::StoreExam;
 use stepfold::prelude::*;
 use stepfold::providers::Scripted;
 use stepfold::session_scopes::{
-    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, ForkInfo, ForkSession,
-    GetSession, InboxEntry, Label, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend,
-    ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox,
-    ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend, RewindSession, ScopeKey,
-    ScopeValues, Session, SessionError, SessionKey, SessionPage, SessionStore, SettleOpen, SettleSpend,
-    SpendRecord, Unattended, UserId, VacuumStore, Verified, VerifySessions, WriteScope,
+    AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, ForkInfo,
+    ForkSession, GetSession, InboxEntry, Label, LabelVersion, ListErasures, ListForks, ListRaises,
+    ListSessions, ListSpend, ListUnattended, ListUsers, MemoryStore, PruneSession, Pruned, RaiseBudgets,
+    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, Renewed, ReserveSpend,
+    RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionKey, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendRecord, Unattended, UserId, VacuumStore, Verified, VerifySessions,
+    WriteScope,
 };
 use stepfold_examples::say;
 
@@ -161,6 +162,10 @@ impl<S: SessionStore> SessionStore for Audited<S> {
 
     async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
         self.inner.raise_budgets(request).await
+    }
+
+    async fn raises(&self, request: ListRaises) -> Result<Vec<BudgetRaise>, SessionError> {
+        self.inner.raises(request).await
     }
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {

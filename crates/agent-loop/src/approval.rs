@@ -56,6 +56,14 @@ pub struct ApprovalRequest {
     /// Whether sensitive parts of what is shown were [replaced](crate::Redact). A call that is approved runs with its original
     /// arguments in the process that has them; after a restart it does not run.
     pub is_redacted: bool,
+    /// Whether the same call was asked about before, with another id: with other arguments or values, or for a tool that has
+    /// changed since. Who saw that request has not seen this one.
+    pub is_asked_again: bool,
+    /// The difference of the tool from the one that was approved before, where its server lists it.
+    pub change: Option<String>,
+    /// Whether the call only may have started, if the request is about [one that may have happened](AskReason::MayHaveHappened): its
+    /// tool was repeatable then, so that the record does not say that it had.
+    pub is_start_uncertain: bool,
     /// The JSON Schema that modified arguments must fit, where a node or the question of a tool has given it.
     pub(crate) parameters: Option<Value>,
     /// The asking tool's own data, given back to it when it continues.
@@ -75,6 +83,9 @@ impl ApprovalRequest {
             token: None,
             deadline: None,
             is_redacted: false,
+            is_asked_again: false,
+            change: None,
+            is_start_uncertain: false,
             parameters: None,
             state: None,
         }
@@ -182,11 +193,28 @@ pub struct ApprovalQuestion {
     pub reason: AskReason,
     /// The parameters that the state fills.
     pub inputs_from_state: Vec<StateInput>,
+    /// A digest of the tool as it was shown, where tools are listed at each step: a server may change it while the run waits.
+    pub definition: Option<String>,
+    /// The difference from the tool that was approved before, in words.
+    pub change: Option<String>,
+    /// The JSON Schema of its arguments, where tools are listed at each step: other arguments are checked by it while its server
+    /// cannot be asked.
+    pub parameters: Option<Value>,
 }
 
 impl ApprovalQuestion {
     pub(crate) const fn new(reason: AskReason, inputs_from_state: Vec<StateInput>) -> Self {
-        ApprovalQuestion { reason, inputs_from_state }
+        ApprovalQuestion { reason, inputs_from_state, definition: None, change: None, parameters: None }
+    }
+
+    /// The question about a tool with this digest, which differs so from the one that was approved.
+    pub(crate) fn about(self, definition: Option<String>, change: Option<String>) -> Self {
+        ApprovalQuestion { definition, change, ..self }
+    }
+
+    /// The same with the schema of the tool's arguments.
+    pub(crate) fn with_parameters(self, parameters: Option<Value>) -> Self {
+        ApprovalQuestion { parameters, ..self }
     }
 }
 
@@ -196,20 +224,31 @@ impl From<AskReason> for ApprovalQuestion {
     }
 }
 
-/// The stored form: the reason alone if the state adds nothing.
+/// The stored form: the reason alone if there is nothing else.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum StoredQuestion {
     Reason(AskReason),
-    WithInputs { reason: AskReason, inputs_from_state: Vec<StateInput> },
+    Whole {
+        reason: AskReason,
+        // NOTE: Also where it is empty: earlier versions require it.
+        inputs_from_state: Vec<StateInput>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        definition: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        change: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parameters: Option<Value>,
+    },
 }
 
 impl From<ApprovalQuestion> for StoredQuestion {
     fn from(question: ApprovalQuestion) -> Self {
-        let ApprovalQuestion { reason, inputs_from_state } = question;
-        match inputs_from_state.is_empty() {
+        let ApprovalQuestion { reason, inputs_from_state, definition, change, parameters } = question;
+        let has_tool = definition.is_some() || change.is_some() || parameters.is_some();
+        match inputs_from_state.is_empty() && !has_tool {
             true => StoredQuestion::Reason(reason),
-            false => StoredQuestion::WithInputs { reason, inputs_from_state },
+            false => StoredQuestion::Whole { reason, inputs_from_state, definition, change, parameters },
         }
     }
 }
@@ -218,8 +257,8 @@ impl From<StoredQuestion> for ApprovalQuestion {
     fn from(stored: StoredQuestion) -> Self {
         match stored {
             StoredQuestion::Reason(reason) => reason.into(),
-            StoredQuestion::WithInputs { reason, inputs_from_state } => {
-                ApprovalQuestion { reason, inputs_from_state }
+            StoredQuestion::Whole { reason, inputs_from_state, definition, change, parameters } => {
+                ApprovalQuestion { reason, inputs_from_state, definition, change, parameters }
             }
         }
     }
@@ -381,6 +420,19 @@ pub(crate) struct RequestSubject<'a> {
     pub(crate) inputs: &'a [StateInput],
 }
 
+impl<'a> RequestSubject<'a> {
+    /// The subject of a question of a branch, at a place, of a node.
+    pub(crate) const fn of_node(
+        run: &'a str,
+        step: u64,
+        (place, node): (usize, &'a str),
+        round: u32,
+    ) -> Self {
+        let reason = AskReason::Node;
+        RequestSubject { run, step, place, round, reason, name: node, times: 1, inputs: &[] }
+    }
+}
+
 impl RequestSubject<'_> {
     /// The id of a request about this at a path.
     pub(crate) fn id(&self, path: &str, about: &Arguments) -> String {
@@ -487,6 +539,12 @@ pub(crate) struct StoredRequest {
     deadline: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     redacted: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    asked_again: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    change: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    start_uncertain: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parameters: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -512,7 +570,17 @@ pub(crate) fn whole_micros(at: SystemTime) -> SystemTime {
 impl From<ApprovalRequest> for StoredRequest {
     fn from(request: ApprovalRequest) -> Self {
         let ApprovalRequest { id, call, inputs_from_state, reason, times, message, .. } = request;
-        let ApprovalRequest { token, deadline, is_redacted, parameters, state, .. } = request;
+        let ApprovalRequest {
+            token,
+            deadline,
+            is_redacted,
+            is_asked_again,
+            change,
+            is_start_uncertain,
+            parameters,
+            state,
+            ..
+        } = request;
         StoredRequest {
             format: REQUEST_FORMAT,
             id,
@@ -527,6 +595,9 @@ impl From<ApprovalRequest> for StoredRequest {
             token,
             deadline: deadline.map(micros),
             redacted: is_redacted,
+            asked_again: is_asked_again,
+            change,
+            start_uncertain: is_start_uncertain,
             parameters,
             state,
         }
@@ -539,8 +610,8 @@ impl TryFrom<StoredRequest> for ApprovalRequest {
 
     fn try_from(stored: StoredRequest) -> Result<Self, Self::Error> {
         let StoredRequest { format, id, call_id, tool, arguments, inputs_from_state, .. } = stored;
-        let StoredRequest { reason, times, message, token, deadline, redacted, parameters, state, .. } =
-            stored;
+        let StoredRequest { reason, times, message, token, deadline, .. } = stored;
+        let StoredRequest { redacted, asked_again, change, start_uncertain, parameters, state, .. } = stored;
         check_format::<Self::Error>("an approval request", format, REQUEST_FORMAT)?;
         let deadline = deadline.and_then(of_micros);
         let call = ToolCall::new(call_id, tool, Arguments::parse(arguments));
@@ -554,6 +625,9 @@ impl TryFrom<StoredRequest> for ApprovalRequest {
             token,
             deadline,
             is_redacted: redacted,
+            is_asked_again: asked_again,
+            change,
+            is_start_uncertain: start_uncertain,
             parameters,
             state,
         })

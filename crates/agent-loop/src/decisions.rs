@@ -122,7 +122,7 @@ impl<S: Into<String>> FromIterator<(S, Decision)> for Decisions {
 #[non_exhaustive]
 pub enum DecisionError {
     /// No request with this id is pending.
-    #[error("no pending approval with id `{id}`; pending: {pending}")]
+    #[error("no pending approval with id `{id}`{}; pending: {pending}", asked_again(id, pending))]
     NotPending {
         /// The id that was decided about.
         id: String,
@@ -165,6 +165,16 @@ pub enum DecisionError {
         /// The key.
         idempotency_key: String,
     },
+}
+
+/// The request of the same call whose digest is another: the tool or the arguments have changed since it was asked.
+fn asked_again(id: &str, pending: &NameList) -> String {
+    let path = |id: &str| id.rsplit_once('#').map(|(path, _)| path.to_owned());
+    let same = path(id).and_then(|asked| pending.iter().find(|other| path(other).as_ref() == Some(&asked)));
+    match same {
+        Some(other) => format!(": it is asked again as `{other}`, since what it asks about has changed"),
+        None => String::new(),
+    }
 }
 
 fn by_whom(by: Option<&str>) -> String {

@@ -176,8 +176,9 @@ pub use crate::redact::{
 pub use crate::replay::{Difference, Divergence, Recording};
 pub use crate::run::{
     AgentUpgrade, AnsweredItem, CallDisposition, Event, EventKind, FORMAT_VERSION, HookReport, Input,
-    ItemOutcome, LoadError, NEWEST_FORMAT_VERSION, OutputDisposition, PendingHook, RecordedCall,
-    RecordedOutcome, Run, RunAnswer, RunNeed, SharedValue, StepEnd, TouchedWork, UnknownCall, WorkOutcome,
+    ItemOutcome, ListedTool, LoadError, NEWEST_FORMAT_VERSION, OutputDisposition, PendingHook, RecordedCall,
+    RecordedOutcome, Run, RunAnswer, RunNeed, SharedValue, ShownTool, StepEnd, TouchedWork, UnknownCall,
+    WorkOutcome,
 };
 pub use crate::run_error::{RunError, RunFault};
 pub use crate::state_input::{StateInput, StateValue};

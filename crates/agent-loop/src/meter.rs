@@ -70,6 +70,13 @@ pub struct MeteredRequest<'a> {
     pub request: &'a ChatRequest,
 }
 
+impl<'a> MeteredRequest<'a> {
+    /// A request to a model, by the run at a place.
+    pub const fn new(place: &'a [usize], model: &'a str, request: &'a ChatRequest) -> Self {
+        MeteredRequest { place, model, request }
+    }
+}
+
 /// The end of a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

@@ -197,6 +197,8 @@ pub struct OpenBranch {
     /// The recorded id of the run.
     pub(crate) run: Arc<str>,
     pub(crate) step: u64,
+    /// The number of times that its requests were asked again.
+    pub(crate) round: u32,
 }
 
 impl OpenBranch {
@@ -217,20 +219,15 @@ impl OpenBranch {
     ) -> Result<Decision, Box<ApprovalRequest>> {
         let node = &*self.planned.node;
         let (run, step, place) = (&*self.run, self.step, self.place);
-        let subject = RequestSubject {
-            run,
-            step,
-            place,
-            round: 0,
-            reason: AskReason::Node,
-            name: node,
-            times: 1,
-            inputs: &[],
-        };
-        let id = subject.id_about(label, &about);
-        if let Some((_, decision)) = self.decisions.iter().find(|(decided, _)| *decided == id) {
-            return Ok(decision.clone());
+        let subject = |round| RequestSubject::of_node(run, step, (place, node), round);
+        // What was decided before a question was asked again is decided.
+        let ids = (0..=self.round).rev().map(|round| subject(round).id_about(label, &about));
+        for id in ids {
+            if let Some((_, decision)) = self.decisions.iter().find(|(decided, _)| *decided == id) {
+                return Ok(decision.clone());
+            }
         }
+        let id = subject(self.round).id_about(label, &about);
         let call = ToolCall::new(label, node, Arguments::from(about));
         let request = ApprovalRequest::new(id, call, AskReason::Node);
         Err(Box::new(ApprovalRequest { parameters, ..request }))

@@ -7,10 +7,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
-use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder};
+use stepfold_state_core::chat::{Chunk, Message, Reply, ReplyBuilder, Transcript};
 use stepfold_state_core::state::{Delta, Write};
+use stepfold_state_core::{shortened, shortened_pair};
 use stepfold_tools::ToolsetError;
 
 use crate::agent::HookPoint;
@@ -148,10 +149,11 @@ impl Run {
     /// # Errors
     /// [`Divergence`] for the first event that differs; otherwise for the first request with other tools.
     pub fn replay(self, events: &[Event], stored: impl Fn(&Write) -> bool) -> Result<Run, Divergence> {
+        let rules = ComparisonRules { stored, is_alike: |_: &str, _: &str| false };
         let mut replay = ReplayedRun { run: self, other_tools: None };
         let compared = replay.follow_upgrades(events)?;
         for (place, recorded) in events.iter().enumerate().skip(compared) {
-            replay.step(place, recorded, &stored)?;
+            replay.step(place, recorded, &rules)?;
         }
         replay.end()
     }
@@ -200,16 +202,47 @@ impl Run {
         events: &[Event],
         stored: impl Fn(&Write) -> bool,
     ) -> Result<Run, Divergence> {
+        self.replay_listing(events, ComparisonRules { stored, is_alike: |_: &str, _: &str| false }).await
+    }
+
+    /// As [`replay_with_tools`](Run::replay_with_tools), of a record in which more is replaced than a run
+    /// [replaces](crate::Redact) before storing: its instructions, for example. `is_alike` says of a text of the record and one of the
+    /// replay that differ whether the record has the text of the replay, with parts replaced.
+    ///
+    /// # Errors
+    /// As [`replay_with_tools`](Run::replay_with_tools).
+    pub async fn replay_alike(
+        self,
+        events: &[Event],
+        stored: impl Fn(&Write) -> bool,
+        is_alike: impl Fn(&str, &str) -> bool,
+    ) -> Result<Run, Divergence> {
+        self.replay_listing(events, ComparisonRules { stored, is_alike }).await
+    }
+
+    async fn replay_listing(
+        self,
+        events: &[Event],
+        rules: ComparisonRules<impl Fn(&Write) -> bool, impl Fn(&str, &str) -> bool>,
+    ) -> Result<Run, Divergence> {
         let mut replay = ReplayedRun { run: self, other_tools: None };
         let compared = replay.follow_upgrades(events)?;
         for (place, recorded) in events.iter().enumerate().skip(compared) {
             if let EventKind::Replied { .. } = recorded.kind {
                 replay.list_tools(place, recorded).await?;
             }
-            replay.step(place, recorded, &stored)?;
+            replay.step(place, recorded, &rules)?;
         }
         replay.end()
     }
+}
+
+/// The rules by which an event of a replay is compared with the recorded one.
+struct ComparisonRules<S, A> {
+    /// The writes that the record can contain.
+    stored: S,
+    /// Whether a text of the record is the other one with parts replaced.
+    is_alike: A,
 }
 
 /// A run that is replayed from a record.
@@ -243,7 +276,10 @@ impl ReplayedRun {
         &mut self,
         place: usize,
         recorded: &Event,
-        stored: &impl Fn(&Write) -> bool,
+        ComparisonRules { stored, is_alike }: &ComparisonRules<
+            impl Fn(&Write) -> bool,
+            impl Fn(&str, &str) -> bool,
+        >,
     ) -> Result<(), Divergence> {
         let at = |difference| Divergence::At {
             event: place,
@@ -263,9 +299,16 @@ impl ReplayedRun {
         }
         adopt_redaction(&mut compared, recorded);
         if compared != *recorded {
-            return Err(at(first_difference(recorded, &compared)));
+            let mut log = self.run.transcript().clone();
+            log.extend(recorded.messages.iter().cloned());
+            let log = recorded.rewrite.as_ref().unwrap_or(&log);
+            if let Some(difference) = first_difference(recorded, &compared, log, is_alike) {
+                return Err(at(difference));
+            }
         }
-        let made = Event { redacted: recorded.redacted.clone(), ..made };
+        let mut made = Event { redacted: recorded.redacted.clone(), ..made };
+        // A question that follows is about the tool of the record.
+        adopt_tools(&mut made.kind, &recorded.kind);
         self.run.commit(made).map_err(|error| at(Difference::Refused(error)))
     }
 
@@ -318,9 +361,10 @@ fn recompute_event(run: &Run, recorded: &Event) -> Result<Event, Box<Difference>
         let need = run.decide().to_string();
         Box::new(Difference::NotNeeded { need })
     })?;
-    let made = match with_recorded_prefix(run, &recorded.kind) {
-        Some(run) => run.feed(answer, recorded.elapsed),
-        None => run.feed(answer, recorded.elapsed),
+    let made = match (&recorded.kind, with_recorded_prefix(run, &recorded.kind)) {
+        (EventKind::Interrupted { places, .. }, _) => run.feed_interrupted(places, recorded.elapsed),
+        (_, Some(run)) => run.feed(answer, recorded.elapsed),
+        (_, None) => run.feed(answer, recorded.elapsed),
     };
     let mut made = made.map_err(refused)?;
     adopt_requests(&mut made, recorded, run);
@@ -367,15 +411,34 @@ fn adopt_tools(made: &mut EventKind, recorded: &EventKind) -> bool {
             tools.clone_from(known);
             are_others
         }
-        (EventKind::Replied { tools, .. }, EventKind::Replied { tools: known, .. }) => {
+        (
+            EventKind::Replied { tools, fates, listed, .. },
+            EventKind::Replied { tools: known, fates: known_fates, listed: known_listed, .. },
+        ) => {
+            adopt_definitions(fates, known_fates);
+            listed.clone_from(known_listed);
             let are_others = known.is_some() && tools.is_some() && tools != known;
             tools.clone_from(known);
             are_others
+        }
+        (EventKind::Asked { listed, .. }, EventKind::Asked { listed: known, .. }) => {
+            listed.clone_from(known);
+            false
         }
         (EventKind::Inner { event, .. }, EventKind::Inner { event: recorded, .. }) => {
             adopt_tools(&mut event.kind, &recorded.kind)
         }
         _ => false,
+    }
+}
+
+/// Takes the digests of the tools that calls are asked about: other tools are a difference of the whole offer.
+fn adopt_definitions(made: &mut [(usize, CallDisposition)], recorded: &[(usize, CallDisposition)]) {
+    for ((_, made), (_, recorded)) in made.iter_mut().zip(recorded) {
+        if let (CallDisposition::Ask(made), CallDisposition::Ask(recorded)) = (made, recorded) {
+            made.definition.clone_from(&recorded.definition);
+            made.parameters.clone_from(&recorded.parameters);
+        }
     }
 }
 
@@ -551,6 +614,14 @@ pub enum Difference {
         /// The changes of tools, in words, as far as known.
         changes: Vec<String>,
     },
+    /// The model would be shown another part of the conversation: by another trim or window, or by another rescue of a request
+    /// that was too long.
+    View {
+        /// The recorded view, in words.
+        recorded: String,
+        /// The replayed view, in words.
+        replayed: String,
+    },
     /// The event has another value at this path.
     Value {
         /// A JSON path into the event.
@@ -565,25 +636,27 @@ pub enum Difference {
 impl Difference {
     /// The difference, in words, with these names for the two sides.
     pub fn between(&self, first: &str, second: &str) -> String {
-        let words = |value: &Option<Value>| match value {
-            None => "nothing".to_owned(),
-            Some(value) => shortened(&value.to_string()),
-        };
+        let words =
+            |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), Value::to_string);
         match self {
             Difference::NotNeeded { need } => {
                 format!("is missing: the run would need {}", shortened(need))
             }
             Difference::Refused(error) => format!("is refused: {error}"),
             Difference::Call { call, recorded, replayed } => {
-                let (recorded, replayed) = (shortened(recorded), shortened(replayed));
+                let (recorded, replayed) = shortened_pair(recorded, replayed);
                 format!("differs for '{call}': {first} {recorded}, {second} {replayed}")
             }
             Difference::Tools { changes } if changes.is_empty() => {
                 "offers other tools, or with other bindings to the state".to_owned()
             }
             Difference::Tools { changes } => format!("offers other tools: {}", changes.join("; ")),
+            Difference::View { recorded, replayed } => format!(
+                "shows the model another part of the conversation: {first} {recorded}; {second} {replayed}"
+            ),
             Difference::Value { path, recorded, replayed } => {
-                format!("differs at {path}: {first} {}, {second} {}", words(recorded), words(replayed))
+                let (recorded, replayed) = shortened_pair(&words(recorded), &words(replayed));
+                format!("differs at {path}: {first} {recorded}, {second} {replayed}")
             }
         }
     }
@@ -592,14 +665,6 @@ impl Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.between("recorded", "replayed"))
-    }
-}
-
-/// Values in an error are for people.
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(200) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", &text[..end]),
     }
 }
 
@@ -629,15 +694,16 @@ fn adopt_requests(made: &mut Event, recorded: &Event, run: &Run) {
     fates.sort_by_key(|(place, _)| *place);
 }
 
-/// The inputs from the state that are not recorded.
+/// The inputs from the state that are not recorded, and the tools that were listed then.
 fn adopt_inputs(made: &mut EventKind, recorded: &EventKind) {
     let (
-        EventKind::Interrupted { inputs_from_state: made, .. },
-        EventKind::Interrupted { inputs_from_state: known, .. },
+        EventKind::Interrupted { inputs_from_state: made, shown: listed, .. },
+        EventKind::Interrupted { inputs_from_state: known, shown, .. },
     ) = (made, recorded)
     else {
         return;
     };
+    listed.clone_from(shown);
     let of = |all: &[(usize, Vec<StateInput>)], place: usize| {
         all.iter().find(|(at, _)| *at == place).map(|(_, inputs)| inputs.clone()).unwrap_or_default()
     };
@@ -722,7 +788,7 @@ fn recorded_answer(event: &Event, run: &Run) -> Option<RunAnswer> {
 /// The same of an event that is about items of the open step.
 fn answer_of_item(event: &Event, run: &Run) -> Option<RunAnswer> {
     Some(match &event.kind {
-        EventKind::Asked { fates } => RunAnswer::Ask(requests_now(fates, run)),
+        EventKind::Asked { fates, .. } => RunAnswer::Ask(requests_now(fates, run)),
         EventKind::Started { places } => RunAnswer::Started(places.clone()),
         EventKind::Asks { place, requests } => RunAnswer::Asks { place: *place, requests: requests.clone() },
         EventKind::Interrupted { .. } => RunAnswer::Interrupted,
@@ -784,7 +850,10 @@ impl Event {
     /// ```
     pub fn difference(&self, other: &Event) -> Option<Difference> {
         let (one, other) = (comparable_event(self), comparable_event(other));
-        (one != other).then(|| first_difference(&one, &other))
+        match one == other {
+            true => None,
+            false => first_difference(&one, &other, &Transcript::new(), &|_, _| false),
+        }
     }
 }
 
@@ -808,14 +877,58 @@ fn comparable_event(event: &Event) -> Event {
     event
 }
 
-/// The first place, in the order of the recorded event, where the two differ.
-fn first_difference(recorded: &Event, made: &Event) -> Difference {
+/// The first place, in the order of the recorded event, where two that are unequal differ; `None` if all texts that do are alike.
+/// Calls are named by `log`.
+fn first_difference(
+    recorded: &Event,
+    made: &Event,
+    log: &Transcript,
+    is_alike: &dyn Fn(&str, &str) -> bool,
+) -> Option<Difference> {
     let json = |event: &Event| serde_json::to_value(event).unwrap_or(Value::Null);
-    let (recorded, made) = (json(recorded), json(made));
-    let (path, recorded, replayed) = first_differing_value("$", Some(&recorded), Some(&made))
-        .unwrap_or_else(|| ("$".to_owned(), Some(json!(recorded)), Some(json!(made))));
-    Difference::Value { path, recorded, replayed }
+    let (recorded_value, mut made_value) = (json(recorded), json(made));
+    let has_adopted = adopt_texts(&mut made_value, &recorded_value, is_alike);
+    if has_adopted && made_value == recorded_value {
+        return None;
+    }
+    let (path, recorded_at, replayed_at) =
+        first_differing_value("$", Some(&recorded_value), Some(&made_value))
+            .unwrap_or_else(|| ("$".to_owned(), Some(recorded_value.clone()), Some(made_value.clone())));
+    let is_view = VIEW_PATHS.iter().any(|view| path.starts_with(view));
+    let views = (recorded.kind.view_in_words(log), made.kind.view_in_words(log));
+    Some(match views {
+        (Some(recorded), Some(replayed)) if is_view => Difference::View { recorded, replayed },
+        _ => Difference::Value { path, recorded: recorded_at, replayed: replayed_at },
+    })
 }
+
+/// Takes the texts of a record that are alike, and returns whether there were any.
+fn adopt_texts(made: &mut Value, recorded: &Value, is_alike: &dyn Fn(&str, &str) -> bool) -> bool {
+    match (made, recorded) {
+        (Value::String(made), Value::String(recorded)) => {
+            let is_adopted = made != recorded && is_alike(recorded, made);
+            if is_adopted {
+                made.clone_from(recorded);
+            }
+            is_adopted
+        }
+        (Value::Array(made), Value::Array(recorded)) => made
+            .iter_mut()
+            .zip(recorded)
+            .fold(false, |adopted, (made, recorded)| adopt_texts(made, recorded, is_alike) | adopted),
+        (Value::Object(made), Value::Object(recorded)) => {
+            made.iter_mut().fold(false, |adopted, (name, made)| {
+                let recorded = recorded.get(name).unwrap_or(&Value::Null);
+                adopt_texts(made, recorded, is_alike) | adopted
+            })
+        }
+        _ => false,
+    }
+}
+
+/// The places of an event that say what the model is shown.
+const VIEW_PATHS: [&str; 4] =
+    ["$.kind.began.shown", "$.kind.began.cleared", "$.kind.narrowed.shown", "$.kind.narrowed.cleared"];
 
 type DifferingValue = (String, Option<Value>, Option<Value>);
 

@@ -17,6 +17,9 @@ const IN_LINE: usize = 200;
 /// The warning about a request of which the approver sees less than the call runs with.
 const REDACTED: &str = "sensitive parts are replaced in what is shown; the call runs with the original input, or, after a restart, not at all";
 
+/// The note of a request that is not the first about its call.
+const ASKED_AGAIN: &str = "It was asked about before, with other arguments or values, or as another tool";
+
 impl ApprovalRequest {
     /// The request as text for an approver: the tool, all of its arguments, what the state adds to them, how often it runs,
     /// and the [warnings](Self::warnings). Nothing is left out; invisible characters are escaped, as JSON does.
@@ -44,8 +47,9 @@ impl ApprovalRequest {
         let mut text = match (&self.message, self.reason) {
             (Some(message), _) => format!("{tool} asks: {} {arguments}", lines(message)),
             (None, AskReason::MayHaveHappened) => {
+                let started = if self.is_start_uncertain { "may have started" } else { "had started" };
                 format!(
-                    "Run {tool} with {arguments} again? It had started before, and may have had its effect."
+                    "Run {tool} with {arguments} again? It {started} before, and may have had its effect."
                 )
             }
             (None, _) => format!("Run {tool} with {arguments}?"),
@@ -59,6 +63,11 @@ impl ApprovalRequest {
             let value = input.value.to_string();
             let _ =
                 write!(text, "\n{parameter} = {}, from the state key {key}.", escape_all_invisible(&value));
+        }
+        if let Some(change) = &self.change {
+            let _ = write!(text, "\nThis tool is not as it was approved:\n{}", lines(change));
+        } else if self.is_asked_again {
+            let _ = write!(text, "\n{ASKED_AGAIN}.");
         }
         for warning in self.warnings() {
             let _ = write!(text, "\nWarning: {warning}.");

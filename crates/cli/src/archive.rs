@@ -94,9 +94,10 @@ impl AgentBundle {
             add(&access.name, &access.fields);
         }
         for (path, table) in self.tables() {
-            let servers = table.get("mcp").and_then(toml::Value::as_table);
-            for (name, server) in servers.into_iter().flatten() {
-                add(&format!("mcp {name}"), &canonical_json(&json!([path, server])));
+            // Programs are found from the folder of the file that names them.
+            let folder = path.parent().unwrap_or(Path::new(""));
+            for (name, server) in servers_of(&table) {
+                add(&format!("mcp {name}"), &canonical_json(&json!([folder, server])));
             }
         }
         found
@@ -116,6 +117,24 @@ impl AgentBundle {
         }
         found
     }
+}
+
+/// The tables of MCP servers in a table, with those of agents inside of it, such as the agents of nodes.
+fn servers_of(table: &toml::Table) -> Vec<(&String, &toml::Value)> {
+    let mut servers = Vec::new();
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(named) if key == "mcp" => {
+                servers.extend(named.iter().filter(|(_, server)| server.is_table()));
+            }
+            toml::Value::Table(inside) => servers.extend(servers_of(inside)),
+            toml::Value::Array(list) => {
+                servers.extend(list.iter().filter_map(toml::Value::as_table).flat_map(servers_of));
+            }
+            _ => {}
+        }
+    }
+    servers
 }
 
 /// A program, an address or a file that an agent file makes the process use.
@@ -376,6 +395,25 @@ mod tests {
         assert_eq!(refused("", &[], &[("a.toml", model)]), uses("https://evil.example/v1#m"));
         assert_eq!(refused("", &[], &[("a.toml", "per_run = true")]), uses("per_run"));
         assert_eq!(refused("", &[], &[("a.toml", "model = \"openai:gpt\"")]), None);
+    }
+
+    #[test]
+    fn servers_are_dependencies_wherever_their_tables_are() {
+        let of = |text: &str| {
+            let found = bundle(&[("a.toml", text)]).dependencies();
+            found.into_keys().filter(|name| name.starts_with("mcp ")).collect::<Vec<_>>()
+        };
+        assert_eq!(of("[mcp.bank]\nurl = \"https://bank.example\""), ["mcp bank"]);
+        assert_eq!(of("[nodes.pay.agent.mcp.bank]\ncommand = [\"./bank\"]"), ["mcp bank"]);
+        assert_eq!(of("[tools.mcp]\ncommand = [\"./bank\"]"), [""; 0]);
+        // Its words count, and the folder of the file, not the file's name.
+        let deny = |path: &str, deny: &str| {
+            bundle(&[(path, &format!("[nodes.pay.agent.mcp.bank]\ncommand = [\"./bank\"]\ndeny = [{deny}]"))])
+                .dependencies()
+        };
+        assert_ne!(deny("a.toml", ""), deny("a.toml", "\"pay\""));
+        assert_ne!(deny("a.toml", ""), deny("nodes/a.toml", ""));
+        assert_eq!(deny("a.toml", ""), deny("b.toml", ""));
     }
 
     #[test]

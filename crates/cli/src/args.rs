@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -101,6 +101,18 @@ pub(crate) enum CliCommand {
         /// The name to record for decisions; by default the user.
         #[arg(long)]
         name: Option<String>,
+    },
+    /// Rotate the wrapping key of a key ring.
+    ///
+    /// A key ring holds a key for each user, under which `--keys KEYS.toml` seals what the store keeps of the user; erasing
+    /// the user destroys the key, so that backups of the store cannot be read either. The file has one of two tables. `[file]`
+    /// has `path`, a file of mode 600 that is made if it is missing, and `wrapping_keys`, a list of `{file = "PATH"}` or
+    /// `{environment = "NAME"}` with at least 32 random bytes of text each. `[program]` has `name`, `argv`, `environment` and
+    /// `timeout_seconds`: a program that gets a line of JSON with `operation` (get, make or destroy), `app`, `user` and for
+    /// make `key`, and answers `{"key": HEX or null}` or `{"destroyed": true}`.
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
     },
     /// List the sessions of an agent.
     Sessions {
@@ -306,6 +318,9 @@ pub(crate) enum CliCommand {
         /// Print comma-separated values.
         #[arg(long, conflicts_with = "json")]
         csv: bool,
+        /// Show who raised the limit of a budget, when, from what to what, in place of the sums.
+        #[arg(long, conflicts_with_all = ["by", "csv", "session"])]
+        raises: bool,
     },
     /// List the stored versions of this file, which `when_changed = "pinned"` continues runs with.
     Agents {
@@ -321,8 +336,8 @@ pub(crate) enum CliCommand {
         #[command(flatten)]
         target: SessionArgs,
         /// The maximum number of sessions, those with the newest writes first.
-        #[arg(long, value_name = "COUNT", default_value_t = 1000)]
-        limit: usize,
+        #[arg(long, value_name = "COUNT", default_value = "1000")]
+        limit: NonZeroUsize,
     },
     /// Search messages of a session, or of all sessions of the user, by words. Nothing is changed but the store's index.
     Search {
@@ -331,8 +346,8 @@ pub(crate) enum CliCommand {
         /// The words that are sought. They have no syntax.
         query: String,
         /// The maximum number of messages.
-        #[arg(long, value_name = "COUNT", default_value_t = 10)]
-        limit: usize,
+        #[arg(long, value_name = "COUNT", default_value = "10")]
+        limit: NonZeroUsize,
     },
     /// Read or write the state of a session.
     State {
@@ -356,9 +371,13 @@ pub(crate) enum CliCommand {
         /// which change touches which call. Exit status 1 if it does not continue one.
         #[arg(long)]
         runs: bool,
-        /// The SQLite file with the sessions, for `--runs`; in the user's data folder by default.
-        #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
+        /// The SQLite file with the sessions, or the URL of a PostgreSQL database, for `--runs`; a file in the user's data
+        /// folder by default.
+        #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
         store: Option<PathBuf>,
+        /// The file of the store's key ring, for `--runs`.
+        #[arg(long, value_name = "KEYS.toml", env = "STEPFOLD_KEYS")]
+        keys: Option<PathBuf>,
     },
     /// List the resources and prompts of the agent's MCP servers, or read one of them.
     Resources {
@@ -506,6 +525,7 @@ impl CliCommand {
             | CliCommand::Man { .. }
             | CliCommand::Serve(_)
             | CliCommand::Token { .. }
+            | CliCommand::Keys { .. }
             | CliCommand::Check { .. }
             | CliCommand::Resources { .. }
             | CliCommand::Login { .. }
@@ -606,8 +626,9 @@ pub(crate) struct EvalCompareArgs {
     /// The seed of the bootstrap.
     #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
     pub(crate) seed: u64,
-    /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
-    #[arg(long, value_name = "CASES")]
+    /// The most cases that may be lost, those that the baseline passed and the candidate could not answer included; otherwise the status
+    /// is 1. A few cases never have the verdict worse.
+    #[arg(long, value_name = "CASES", allow_negative_numbers = true, value_parser = count)]
     pub(crate) max_losses: Option<u64>,
     /// The format.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
@@ -626,8 +647,11 @@ pub(crate) struct EvalAddArgs {
     #[arg(long, value_name = "VERSION", conflicts_with = "newest")]
     pub(crate) at: Option<VersionName>,
     /// Add the turns of so many sessions with the newest writes, instead of one session.
-    #[arg(long, value_name = "SESSIONS", conflicts_with = "session")]
+    #[arg(long, value_name = "SESSIONS", conflicts_with = "session", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) newest: Option<NonZeroUsize>,
+    /// Add the turn with this label of each session that has one: of all sessions of the user, or of the newest.
+    #[arg(long, value_name = "LABEL", conflicts_with_all = ["at", "session"])]
+    pub(crate) label: Option<String>,
     /// Expect the recorded text as well, word by word: for models that answer alike. By default a case is held to the calls, the
     /// state and the end of its record.
     #[arg(long)]
@@ -651,10 +675,10 @@ pub(crate) struct EvalJudgeArgs {
     #[arg(long, value_name = "FILE", requires = "judge")]
     pub(crate) judge_store: Option<PathBuf>,
     /// The most requests to models, of candidate and judge together.
-    #[arg(long, value_name = "REQUESTS")]
+    #[arg(long, value_name = "REQUESTS", allow_negative_numbers = true, value_parser = count)]
     pub(crate) max_requests: Option<u64>,
     /// The most dollars for requests to models, of candidate and judge together, by the prices of the agent file.
-    #[arg(long, value_name = "DOLLARS")]
+    #[arg(long, value_name = "DOLLARS", allow_negative_numbers = true)]
     pub(crate) max_usd: Option<f64>,
 }
 
@@ -667,14 +691,14 @@ pub(crate) struct EvalWatchArgs {
     #[arg(value_name = "EXPECT.toml")]
     pub(crate) expect: PathBuf,
     /// The part of the turns to evaluate, from 0 to 1. The choice depends on the turn alone.
-    #[arg(long, value_name = "PART", default_value = "1")]
+    #[arg(long, value_name = "PART", default_value = "1", allow_negative_numbers = true, value_parser = part)]
     pub(crate) sample: f64,
     /// Look at so many sessions with the newest writes.
-    #[arg(long, value_name = "SESSIONS", default_value = "100")]
+    #[arg(long, value_name = "SESSIONS", default_value = "100", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) newest: NonZeroUsize,
     /// Look again after so many seconds, until a signal; by default once.
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) every: Option<std::num::NonZeroU64>,
+    #[arg(long, value_name = "SECONDS", value_parser = at_least_one::<NonZeroU64>)]
+    pub(crate) every: Option<NonZeroU64>,
     #[command(flatten)]
     pub(crate) judge: EvalJudgeArgs,
 }
@@ -699,6 +723,14 @@ pub(crate) struct EvalRunArgs {
     /// Use the instructions in this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) instructions: Option<PathBuf>,
+    /// The store in which the `[[budgets]]` of the agent file count in mode `live`: the SQLite file with the sessions, or the URL of a
+    /// PostgreSQL database; a file in the user's data folder by default.
+    // NOTE: The URL may contain a password, which the help must not print.
+    #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
+    pub(crate) store: Option<PathBuf>,
+    /// The user whose budgets these are.
+    #[arg(long, value_name = "ID", default_value = "local")]
+    pub(crate) user: String,
     /// Change a setting of the agent file, as if it were its last line: `limits.steps=4`, `trim.window=8000`. Repeatable.
     #[arg(long, value_name = "SETTING=VALUE")]
     pub(crate) set: Vec<String>,
@@ -712,9 +744,9 @@ pub(crate) struct EvalRunArgs {
     /// approval. Repeatable.
     #[arg(long, value_name = "TOOL")]
     pub(crate) allow: Vec<String>,
-    /// Try each case so many times: cases whose results differ are named as flaky.
-    #[arg(long, value_name = "TIMES", default_value = "1")]
-    pub(crate) repeats: std::num::NonZeroU64,
+    /// Try each case so many times, at most 20: cases whose results differ are named as flaky.
+    #[arg(long, value_name = "TIMES", default_value = "1", value_parser = repeats)]
+    pub(crate) repeats: NonZeroU64,
     /// Write the report to this file, as JSON lines. Results are kept in FILE.partial meanwhile: the same command continues an
     /// experiment that was killed.
     #[arg(long, value_name = "FILE")]
@@ -725,8 +757,9 @@ pub(crate) struct EvalRunArgs {
     /// The seed of the bootstrap.
     #[arg(long, value_name = "NUMBER", default_value_t = stepfold::eval::DEFAULT_SEED)]
     pub(crate) seed: u64,
-    /// The most cases that only the baseline may pass; otherwise the status is 1. A few cases never have the verdict worse.
-    #[arg(long, value_name = "CASES", requires = "baseline")]
+    /// The most cases that may be lost, those that the baseline passed and the candidate could not answer included; otherwise the status
+    /// is 1. A few cases never have the verdict worse.
+    #[arg(long, value_name = "CASES", requires = "baseline", allow_negative_numbers = true, value_parser = count)]
     pub(crate) max_losses: Option<u64>,
     /// Add times and costs to the report, which then differs from one time to the next.
     #[arg(long)]
@@ -735,25 +768,49 @@ pub(crate) struct EvalRunArgs {
     #[arg(long)]
     pub(crate) timelines: bool,
     /// Cases at a time.
-    #[arg(long, value_name = "CASES", default_value = "4")]
+    #[arg(long, value_name = "CASES", default_value = "4", value_parser = at_least_one::<NonZeroUsize>)]
     pub(crate) parallel: NonZeroUsize,
     /// Seconds that a case may take.
-    #[arg(long, value_name = "SECONDS", default_value = "300")]
-    pub(crate) timeout: u64,
-    /// The least part of the evaluated cases that has to pass, from 0 to 1; otherwise the status is 1.
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = at_least_one::<NonZeroU64>)]
+    pub(crate) timeout: NonZeroU64,
+    /// The least part of the cases that has to pass, from 0 to 1; otherwise the status is 1. One that could not be evaluated has not
+    /// passed; with --min-coverage the evaluated ones count alone.
+    #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = part)]
     pub(crate) min_pass_rate: Option<f64>,
     /// The least part of the cases that has to be evaluated, from 0 to 1; otherwise the status is 1.
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = part)]
     pub(crate) min_coverage: Option<f64>,
     /// The most cases that may end with an error; otherwise the status is 1.
-    #[arg(long, value_name = "CASES", default_value = "0")]
+    #[arg(long, value_name = "CASES", default_value = "0", allow_negative_numbers = true, value_parser = count)]
     pub(crate) max_errors: u64,
     #[command(flatten)]
     pub(crate) judge: EvalJudgeArgs,
     /// The format of the output.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) format: EvalFormat,
+}
+
+/// Parses the number of times that a case is tried.
+fn repeats(text: &str) -> Result<NonZeroU64, String> {
+    let most = stepfold::eval::Experiment::MAX_REPEATS;
+    let times = text.parse().ok().filter(|times: &NonZeroU64| times.get() <= most);
+    times.ok_or_else(|| format!("must be a whole number from 1 to {most}"))
+}
+
+/// Parses a part of a whole, from 0 to 1.
+fn part(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "must be a number from 0 to 1".to_owned())
+}
+
+/// Parses a count.
+fn count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "must be a whole number from 0".to_owned())
+}
+
+/// Parses a count of at least 1.
+fn at_least_one<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "must be a whole number of at least 1".to_owned())
 }
 
 /// The format of a report.
@@ -852,6 +909,18 @@ impl FromStr for VersionName {
     }
 }
 
+/// Commands about key rings.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeysCommand {
+    /// Wrap all keys of users by the first of the wrapping keys, so that the others are not needed any more. No content is
+    /// rewritten.
+    Rotate {
+        /// The file of the key ring.
+        #[arg(value_name = "KEYS.toml")]
+        keys: PathBuf,
+    },
+}
+
 /// The agent, the store and the session of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SessionArgs {
@@ -862,9 +931,13 @@ pub(crate) struct SessionArgs {
     /// with the newest write; `delete` requires it.
     #[arg(short, long, value_name = "ID")]
     pub(crate) session: Option<String>,
-    /// The SQLite file with the sessions; in the user's data folder by default.
-    #[arg(long, value_name = "FILE", env = "STEPFOLD_STORE")]
+    /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
+    // NOTE: The URL may contain a password, which the help must not print.
+    #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<PathBuf>,
+    /// The file of the store's key ring: content is sealed under a key of each user. See `stepfold keys`.
+    #[arg(long, value_name = "KEYS.toml", env = "STEPFOLD_KEYS")]
+    pub(crate) keys: Option<PathBuf>,
     /// The owner of the session.
     #[arg(long, value_name = "ID", default_value = "local")]
     pub(crate) user: String,
@@ -926,7 +999,10 @@ pub(crate) struct ServeArgs {
     /// The SQLite file with the sessions, or the URL of a PostgreSQL database; a file in the user's data folder by default.
     // NOTE: The URL may contain a password, which the help must not print.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
-    pub(crate) store: Option<String>,
+    pub(crate) store: Option<PathBuf>,
+    /// The file of the store's key ring: content is sealed under a key of each user. See `stepfold keys`.
+    #[arg(long, value_name = "KEYS.toml", env = "STEPFOLD_KEYS")]
+    pub(crate) keys: Option<PathBuf>,
     /// The address to listen on, such as `localhost:8477`; port 0 selects a free port.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8477", value_parser = address)]
     pub(crate) bind: SocketAddr,

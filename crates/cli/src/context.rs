@@ -15,8 +15,7 @@ use stepfold::runner::{
 };
 use stepfold::server::http::Metrics;
 use stepfold::session_scopes::{
-    AnyStore, ErrorKind, EventRange, GetSession, ListSessions, ReadLabels, Session, SessionKey,
-    SessionSchema, SessionStore as _,
+    ErrorKind, ListSessions, ReadLabels, Session, SessionError, SessionKey, SessionSchema, SessionStore as _,
 };
 use stepfold::state_core::chat::Prices;
 use tokio::sync::Mutex;
@@ -27,11 +26,11 @@ use crate::args::{BusyPolicy, CassetteMode, RunArgs, SessionArgs, VersionName};
 use crate::argument_text::shell_quoted;
 use crate::error::{CommandEnding, UsageError};
 use crate::form::redact::FileRedaction;
-use crate::migrate::{session_schema, untyped};
+use crate::migrate::session_schema;
 use crate::model::{FailedRequests, ModelSource};
 use crate::show;
 use crate::signals::StopSignals;
-use crate::store::{open_existing, open_or_create, open_read_only, open_to_verify, store_path};
+use crate::store::{StoreAccess, open_store, postgres_url};
 
 /// The time that active runs get to complete after the command has ended.
 const GRACE: Duration = Duration::from_secs(10);
@@ -135,103 +134,109 @@ impl LoadedAgent {
 
 impl CommandContext {
     /// Opens the agent with a model, and the store, created if it is missing: for commands that create sessions.
-    pub(crate) fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| {
-            if options.last { open_existing(target, path) } else { open_or_create(target.store.as_deref()) }
-        };
-        CommandContext::with_model(target, options, open, None)
+    pub(crate) async fn for_run(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let access = if options.last { StoreAccess::Write } else { StoreAccess::Create };
+        CommandContext::with_model(target, options, access, None).await
     }
 
     /// Opens the agent with a model, and an existing store: for commands that continue a session.
-    pub(crate) fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        CommandContext::with_model(target, options, |path| open_existing(target, path), None)
+    pub(crate) async fn for_resume(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        CommandContext::with_model(target, options, StoreAccess::Write, None).await
     }
 
     /// Opens the agent with a model, and the store: for a worker, which resumes runs in all sessions.
-    pub(crate) fn for_worker(
+    pub(crate) async fn for_worker(
         target: &SessionArgs,
         options: &RunArgs,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
-        let open = |_: &Path| open_or_create(target.store.as_deref());
-        CommandContext::with_model(target, options, open, metrics)
+        CommandContext::with_model(target, options, StoreAccess::Create, metrics).await
+    }
+
+    /// Opens the agent with a model, which is not called, and the store, read-only: for a list of runs.
+    pub(crate) async fn for_list(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        CommandContext::with_model(target, options, StoreAccess::Read, None).await
     }
 
     /// Opens the agent without a model: for a command that abandons a run.
-    pub(crate) fn for_abandon(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_existing(target, path);
-        CommandContext::open(target, Some(options), options.when_claimed, ModelSource::none(), open, None)
+    pub(crate) async fn for_abandon(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let (busy, models) = (options.when_claimed, ModelSource::none());
+        CommandContext::open(target, Some(options), busy, models, StoreAccess::Write, None).await
     }
 
     /// Opens the agent without a model: for commands that write to a session.
-    pub(crate) fn for_write(target: &SessionArgs) -> anyhow::Result<Self> {
-        CommandContext::for_change(target, BusyPolicy::default())
+    pub(crate) async fn for_write(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::for_change(target, BusyPolicy::default()).await
     }
 
     /// Opens the agent without a model: for commands that change a session in which another process may run.
-    pub(crate) fn for_change(target: &SessionArgs, when_claimed: BusyPolicy) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_existing(target, path);
-        CommandContext::open(target, None, when_claimed, ModelSource::none(), open, None)
+    pub(crate) async fn for_change(target: &SessionArgs, when_claimed: BusyPolicy) -> anyhow::Result<Self> {
+        CommandContext::open(target, None, when_claimed, ModelSource::none(), StoreAccess::Write, None).await
+    }
+
+    /// Opens the agent with the model that its file names, which is never called: for a command that edits a run, which this
+    /// version of the agent may have to leave alone.
+    pub(crate) async fn for_edit(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::with_checked_model(target, BusyPolicy::Refuse, StoreAccess::Write).await
     }
 
     /// Opens the agent without a model: for commands that only read. No file is created or changed.
-    pub(crate) fn for_read(target: &SessionArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_read_only(target, path);
-        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open, None)
+    pub(crate) async fn for_read(target: &SessionArgs) -> anyhow::Result<Self> {
+        let (busy, models) = (BusyPolicy::default(), ModelSource::none());
+        CommandContext::open(target, None, busy, models, StoreAccess::Read, None).await
     }
 
     /// Opens the agent with the model that its file names, which is never called, and the store, read-only.
-    pub(crate) fn for_check(target: &SessionArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_read_only(target, path);
-        let models = (ModelSource::checked(), ModelSource::none().1);
-        CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
+    pub(crate) async fn for_check(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::with_checked_model(target, BusyPolicy::default(), StoreAccess::Read).await
     }
 
     /// The same with a store that is written to: for a command that removes stored versions of the agent.
-    pub(crate) fn for_prune(target: &SessionArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_existing(target, path);
-        let models = (ModelSource::checked(), ModelSource::none().1);
-        CommandContext::open(target, None, BusyPolicy::default(), models, open, None)
+    pub(crate) async fn for_prune(target: &SessionArgs) -> anyhow::Result<Self> {
+        CommandContext::with_checked_model(target, BusyPolicy::default(), StoreAccess::Write).await
     }
 
     /// Opens the agent with a model, read-only: for a command that shows the request to the model.
-    pub(crate) fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
-        let open = |path: &Path| open_read_only(target, path);
-        CommandContext::open(
-            target,
-            None,
-            BusyPolicy::default(),
-            ModelSource::command_line(options),
-            open,
-            None,
-        )
+    pub(crate) async fn for_read_with_model(target: &SessionArgs, options: &RunArgs) -> anyhow::Result<Self> {
+        let (busy, models) = (BusyPolicy::default(), ModelSource::command_line(options));
+        CommandContext::open(target, None, busy, models, StoreAccess::Read, None).await
     }
 
     /// Opens the agent without a model, and a store that must exist: for commands that verify it.
-    pub(crate) fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
-        CommandContext::open(target, None, BusyPolicy::default(), ModelSource::none(), open_to_verify, None)
+    pub(crate) async fn for_verify(target: &SessionArgs) -> anyhow::Result<Self> {
+        let (busy, models) = (BusyPolicy::default(), ModelSource::none());
+        CommandContext::open(target, None, busy, models, StoreAccess::Verify, None).await
     }
 
-    fn with_model(
+    async fn with_model(
         target: &SessionArgs,
         options: &RunArgs,
-        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        access: StoreAccess,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
         let models = ModelSource::command_line(options);
-        CommandContext::open(target, Some(options), options.when_claimed, models, open_store, metrics)
+        CommandContext::open(target, Some(options), options.when_claimed, models, access, metrics).await
     }
 
-    fn open(
+    async fn with_checked_model(
+        target: &SessionArgs,
+        when_claimed: BusyPolicy,
+        access: StoreAccess,
+    ) -> anyhow::Result<Self> {
+        let models = (ModelSource::checked(), ModelSource::none().1);
+        CommandContext::open(target, None, when_claimed, models, access, None).await
+    }
+
+    async fn open(
         target: &SessionArgs,
         options: Option<&RunArgs>,
         when_claimed: BusyPolicy,
         (models, failures): (ModelSource<'_>, FailedRequests),
-        open_store: impl FnOnce(&Path) -> anyhow::Result<AnyStore>,
+        access: StoreAccess,
         metrics: Option<&Metrics>,
     ) -> anyhow::Result<Self> {
         let loaded = LoadedAgent::read(&target.agent, &models)?;
-        let store = open_store(&store_path(target)?)?;
+        let store = open_store(target.store.as_deref(), target.keys.as_deref(), access).await?;
         let archive = AgentFiles::of(&loaded, &target.agent, &store, options);
         let LoadedAgent {
             agent,
@@ -246,7 +251,7 @@ impl CommandContext {
             ..
         } = loaded;
         let when_changed = options.and_then(|options| options.when_changed).unwrap_or(when_changed);
-        let (untyped, failures) = (untyped(&schema), Mutex::new(failures));
+        let (untyped, failures) = (schema.untyped(), Mutex::new(failures));
         models.recall.connect(store.clone());
         let spend_limits = spend_limits.with_file(options.and_then(|options| options.budgets.as_deref()))?;
         let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
@@ -325,19 +330,14 @@ impl CommandContext {
 
     /// A session that must exist.
     pub(crate) async fn session_named(&self, id: &str) -> anyhow::Result<SessionHandle> {
-        let key = self.runner.key(self.user.as_str(), id)?;
         // NOTE: `Runner::session` creates a missing session: a mistyped id must be an error.
-        let get = GetSession::new(key).events(EventRange::None).without_state();
-        match self.runner.store().get(get).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let list = format!("stepfold sessions {}", self.words());
-                Err(UsageError(format!("{error}; `{list}` lists the existing ones")).into())
-            }
-            found => {
-                found?;
-                Ok(self.runner.session(self.user.as_str(), id).await?)
-            }
-        }
+        let found = self.runner.find_session(self.user.as_str(), id).await?;
+        let Some(session) = found else {
+            let missing = SessionError::NotFound { key: Box::new(self.runner.key(self.user.as_str(), id)?) };
+            let list = format!("stepfold sessions {}", self.words());
+            return Err(UsageError(format!("{missing}; `{list}` lists the existing ones")).into());
+        };
+        Ok(session)
     }
 
     /// Resolves the name of a version to its number.
@@ -427,9 +427,17 @@ impl CommandContext {
     /// The arguments after `stepfold COMMAND` that select the same agent, store and user.
     pub(crate) fn words(&self) -> String {
         let mut words = vec![shell_quoted(&self.target.agent.to_string_lossy())];
+        match &self.target.store {
+            // NOTE: The address may have a password.
+            Some(store) if postgres_url(store).is_some() => {
+                words.push(r#"--store "$STEPFOLD_STORE""#.to_owned());
+            }
+            Some(store) => words.extend(["--store".to_owned(), shell_quoted(&store.to_string_lossy())]),
+            None => {}
+        }
         let mut add = |name: &str, value: &str| words.extend([name.to_owned(), shell_quoted(value)]);
-        if let Some(store) = &self.target.store {
-            add("--store", &store.to_string_lossy());
+        if let Some(keys) = &self.target.keys {
+            add("--keys", &keys.to_string_lossy());
         }
         // NOTE: The default of `--user` is left out, so that the printed command stays short.
         if self.user != "local" {
@@ -459,6 +467,7 @@ pub(crate) fn with_traces(builder: RunnerBuilder) -> RunnerBuilder {
 }
 
 /// The budgets and rate limits of a file.
+#[derive(Clone)]
 pub(crate) struct SpendLimits {
     pub(crate) budgets: Vec<Budget>,
     pub(crate) rate_limits: Vec<SharedRateLimit>,

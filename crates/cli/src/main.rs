@@ -13,6 +13,7 @@ mod environment;
 mod error;
 mod form;
 mod head;
+mod keys;
 mod log;
 mod migrate;
 mod model;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use stepfold::otel::ExporterGuard;
 
-use crate::args::CommandLine;
+use crate::args::{CliCommand, CommandLine};
 use crate::error::{CommandEnding, SilentExit, UsageError};
 
 fn main() -> ExitCode {
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
             "error",
             &format!("standard output could not be written: {error}; `inspect` shows what was said"),
         );
-        return CommandEnding::Failed.into();
+        return failure_of(&args).into();
     }
     ending.into()
 }
@@ -92,13 +93,19 @@ fn report_error(args: &CommandLine, error: &anyhow::Error) -> CommandEnding {
     }
     let mut text = error::error_text(error);
     // NOTE: A damaged store is a file that a person has to find: its path is part of the error.
-    if let Some(path) = args.command.target().and_then(|target| store::store_path(target).ok())
-        && error::is_store_fault(error)
+    let store =
+        || args.command.target().and_then(|target| store::store_file(target.store.as_deref()).ok()?);
+    if error::is_store_fault(error)
+        && let Some(path) = store()
     {
         let path = path.display().to_string();
         if !text.contains(&path) {
             text = format!("{text} (the sessions are in {path})");
         }
+    }
+    // Faults of a form have a line each, and a build server reads the others.
+    if matches!(args.command, CliCommand::Eval { .. }) && error.downcast_ref::<form::FileFaults>().is_none() {
+        text = show::in_one_line(&text);
     }
     if args.json {
         let mut report = serde_json::json!({"error": text});
@@ -109,5 +116,13 @@ fn report_error(args: &CommandLine, error: &anyhow::Error) -> CommandEnding {
     } else {
         show::bad("error", &text);
     }
-    if error::is_usage_error(error) { CommandEnding::Usage } else { CommandEnding::Failed }
+    if error::is_usage_error(error) { CommandEnding::Usage } else { failure_of(args) }
+}
+
+/// The ending of a command that has failed. Status 1 of an evaluation is a verdict, so its failures have the other one.
+fn failure_of(args: &CommandLine) -> CommandEnding {
+    match args.command {
+        CliCommand::Eval { .. } => CommandEnding::Usage,
+        _ => CommandEnding::Failed,
+    }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Value, json};
 use stepfold::prelude::*;
 use stepfold::session_scopes::{Adopted, Scope, Session, SessionError, SessionSchema};
-use stepfold::state_core::state::{Handlers, KeySchema, MESSAGES};
+use stepfold::state_core::state::KeySchema;
 
 use crate::form::agent::{KeyMigration, ValueConversion};
 
@@ -64,18 +64,6 @@ impl ValueConversion {
             ) => None,
         }
     }
-}
-
-/// A schema of the same keys with any types: it can read stored values, whatever the agent declares today.
-pub(crate) fn untyped(schema: &SessionSchema) -> SessionSchema {
-    let mut stored: Value = serde_json::from_str(schema.text()).unwrap_or_default();
-    stored["open"] = json!(true);
-    for (_, key) in stored["keys"].as_object_mut().into_iter().flatten().filter(|(name, _)| *name != MESSAGES)
-    {
-        key["type"] = json!(true);
-    }
-    let untyped = Schema::from_json(&stored.to_string(), &Handlers::new());
-    SessionSchema::new(untyped.unwrap_or_else(|_| Schema::builder().open().build().unwrap_or_default()))
 }
 
 /// The fit of a stored value to the current agent.

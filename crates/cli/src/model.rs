@@ -22,6 +22,11 @@ use crate::show::FailedRequest;
 /// The prefix of a scripted model's name.
 const SCRIPT: &str = "script:";
 
+/// The file of a scripted model, by the name of the model.
+pub(crate) fn script_path(name: &str) -> Option<&Path> {
+    name.strip_prefix(SCRIPT).map(Path::new)
+}
+
 /// Receives failed requests before their next attempts.
 pub(crate) type FailedRequests = UnboundedReceiver<FailedRequest>;
 

@@ -3,43 +3,102 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use stepfold::session_scopes::{AnyStore, MemoryStore, SessionError, SqliteOptions, SqliteStore};
+use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresOptions, SessionError, SqliteOptions};
 
-use crate::args::SessionArgs;
 use crate::environment;
 use crate::error::UsageError;
+use crate::keys::key_ring;
 
-/// The path of the store.
-pub(crate) fn store_path(target: &SessionArgs) -> anyhow::Result<PathBuf> {
-    target.store.clone().map_or_else(default_store, Ok)
+/// The ways in which commands open a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreAccess {
+    /// It is created if it is missing.
+    Create,
+    /// It is written, and must exist if it was named; the default one is empty if its file does not exist yet.
+    Write,
+    /// The same for commands that only read: no file is created or changed.
+    Read,
+    /// It is read, and must exist.
+    Verify,
 }
 
-/// The opened store; an empty one if the default file does not exist yet. A missing file that was named is an error.
-fn existing_or_empty(
-    target: &SessionArgs,
-    path: &Path,
-    opened: Result<SqliteStore, SessionError>,
+/// Opens the store that a command names by a path or an address of PostgreSQL, or the default one.
+pub(crate) async fn open_store(
+    named: Option<&Path>,
+    keys: Option<&Path>,
+    access: StoreAccess,
 ) -> anyhow::Result<AnyStore> {
+    if let Some(url) = named.and_then(postgres_url) {
+        return open_postgres(url, keys, access).await;
+    }
+    if named.is_some_and(is_address) {
+        // NOTE: Without the address, which may have a password.
+        let words = "the address of the store is not one of PostgreSQL: expected a file, or `postgres://…`";
+        return Err(UsageError(words.to_owned()).into());
+    }
+    let path = &named.map_or_else(default_store, |path| Ok(path.to_owned()))?;
+    let options = SqliteOptions::new(path);
+    let opened = match access {
+        StoreAccess::Create => return open_or_create(path, named.is_some(), keys),
+        StoreAccess::Write => with_keys(options.must_exist(), keys)?.open(),
+        StoreAccess::Read => with_keys(options.read_only(), keys)?.open(),
+        // Nothing is opened with a key.
+        StoreAccess::Verify => options.read_only().open(),
+    };
     match opened {
-        Ok(store) => Ok(AnyStore::new(store)),
         // NOTE: A reading command must not create the file: an empty store in memory has no sessions either.
-        Err(SessionError::NoStore { .. }) if target.store.is_none() => Ok(AnyStore::new(MemoryStore::new())),
-        Err(error) => Err(cannot_open(path)(error)),
+        Err(SessionError::NoStore { .. }) if named.is_none() && access != StoreAccess::Verify => {
+            Ok(AnyStore::new(MemoryStore::new()))
+        }
+        opened => opened.map(AnyStore::new).map_err(cannot_open(path)),
     }
 }
 
-pub(crate) fn open_existing(target: &SessionArgs, path: &Path) -> anyhow::Result<AnyStore> {
-    existing_or_empty(target, path, SqliteOptions::new(path).must_exist().open())
+/// The file of the store that a command names, or of the default one; none of PostgreSQL.
+pub(crate) fn store_file(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    match named {
+        Some(named) if postgres_url(named).is_some() => Ok(None),
+        Some(path) => Ok(Some(path.to_owned())),
+        None => default_store().map(Some),
+    }
 }
 
-/// The store for commands that only read: no file is created or changed.
-pub(crate) fn open_read_only(target: &SessionArgs, path: &Path) -> anyhow::Result<AnyStore> {
-    existing_or_empty(target, path, SqliteOptions::new(path).read_only().open())
+/// The address of PostgreSQL that names a store: a URL, or pairs as in `host=x user=y`.
+pub(crate) fn postgres_url(store: &Path) -> Option<&str> {
+    let text = store.to_str()?.trim();
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    let mut pairs = text.split_whitespace();
+    let is_pairs = pairs.any(|pair| pair.starts_with("host=") || pair.starts_with("password="));
+    (is_url || is_pairs).then_some(text)
 }
 
-/// The store for commands that verify it: it must exist.
-pub(crate) fn open_to_verify(path: &Path) -> anyhow::Result<AnyStore> {
-    SqliteOptions::new(path).read_only().open().map(AnyStore::new).map_err(cannot_open(path))
+/// Whether the name of a store is an address, and not a file.
+fn is_address(store: &Path) -> bool {
+    let text = store.to_string_lossy().trim().to_ascii_lowercase();
+    text.contains("://") || text.starts_with("postgres:") || text.starts_with("postgresql:")
+}
+
+async fn open_postgres(url: &str, keys: Option<&Path>, access: StoreAccess) -> anyhow::Result<AnyStore> {
+    let options = PostgresOptions::new(url);
+    let options = match access {
+        StoreAccess::Create => options,
+        StoreAccess::Write => options.must_exist(),
+        StoreAccess::Read | StoreAccess::Verify => options.read_only(),
+    };
+    let options = match keys.filter(|_| access != StoreAccess::Verify) {
+        Some(keys) => options.key_ring(key_ring(keys)?),
+        None => options,
+    };
+    // NOTE: Without the address, which may have a password.
+    Ok(AnyStore::new(options.open().await.context("the PostgreSQL store could not be opened")?))
+}
+
+/// Adds the key ring of a file of keys.
+fn with_keys(options: SqliteOptions, keys: Option<&Path>) -> anyhow::Result<SqliteOptions> {
+    Ok(match keys {
+        Some(keys) => options.key_ring(key_ring(keys)?),
+        None => options,
+    })
 }
 
 fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
@@ -47,19 +106,17 @@ fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
     move |error| anyhow::Error::new(error).context(words)
 }
 
-/// Opens the store at this path, or the default one, or creates it if its file does not exist. The database of another
-/// program is not changed.
-pub(crate) fn open_or_create(named: Option<&Path>) -> anyhow::Result<AnyStore> {
-    let path = &named.map_or_else(default_store, |path| Ok(path.to_owned()))?;
+/// Opens the store at this path, or creates it if its file does not exist. The database of another program is not changed.
+pub(crate) fn open_or_create(path: &Path, is_named: bool, keys: Option<&Path>) -> anyhow::Result<AnyStore> {
     // NOTE: Only a missing file is created: opening an existing one for creation could write tables into the database of
     // another program.
     if path.exists() {
-        let opened = SqliteOptions::new(path).must_exist().open();
+        let opened = with_keys(SqliteOptions::new(path).must_exist(), keys)?.open();
         return opened.map(AnyStore::new).map_err(cannot_open(path));
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         // NOTE: The path of the user may be mistyped: only the default folder is created.
-        if named.is_some() && !folder.is_dir() {
+        if is_named && !folder.is_dir() {
             let words = format!(
                 "session store {} could not be created: folder {} not found; create it, or correct `--store`",
                 path.display(),
@@ -70,7 +127,7 @@ pub(crate) fn open_or_create(named: Option<&Path>) -> anyhow::Result<AnyStore> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("folder {} of the sessions could not be created", folder.display()))?;
     }
-    SqliteStore::open(path).map(AnyStore::new).map_err(cannot_open(path))
+    with_keys(SqliteOptions::new(path), keys)?.open().map(AnyStore::new).map_err(cannot_open(path))
 }
 
 /// The default path of the store.

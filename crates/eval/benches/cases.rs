@@ -4,14 +4,15 @@
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use stepfold_agent_loop::Agent;
-use stepfold_eval::{Case, CaseStatus, Experiment, Mode};
+use serde_json::json;
+use stepfold_agent_loop::{Agent, Event, EventKind};
+use stepfold_eval::{Case, CaseStatus, Expectation, Experiment, Mode};
 use stepfold_runner::Runner;
 use stepfold_session_scopes::MemoryStore;
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ReplyStream, Role, ToolCallChunk,
 };
-use stepfold_tools::{Effect, Tool, ToolError};
+use stepfold_tools::{Effect, RawArgs, Tool, ToolError};
 use tokio::runtime::{Builder, Runtime};
 
 /// The replies of a turn.
@@ -39,14 +40,15 @@ impl ChatModel for Counter {
             chunks.push(Chunk::Finished(FinishReason::Stop));
             return ReplyStream::from_chunks(chunks);
         }
-        let mut call = ToolCallChunk::new(0, "{}").with_name("count");
+        // Each call is another one: a run that repeats itself is stopped.
+        let mut call = ToolCallChunk::new(0, format!("{{\"area\":{step}}}")).with_name("count");
         call.id = Some(format!("c{step}"));
         ReplyStream::from_chunks([Chunk::ToolCall(call), Chunk::Finished(FinishReason::ToolCalls)])
     }
 }
 
-async fn count() -> Result<u64, ToolError> {
-    Ok(3)
+async fn count(RawArgs(arguments): RawArgs) -> Result<u64, ToolError> {
+    Ok(arguments["area"].as_u64().unwrap_or_default())
 }
 
 fn runtime() -> Runtime {
@@ -55,13 +57,18 @@ fn runtime() -> Runtime {
 
 /// An agent, and a recorded turn of it.
 fn recorded(runtime: &Runtime) -> (Agent, Case) {
-    let count = Tool::new("count", "Counts.", count).effect(Effect::Pure).build().unwrap();
+    let area = json!({"type": "object", "properties": {"area": {"type": "integer"}}, "required": ["area"]});
+    let count = Tool::new("count", "Counts.", count).parameters(area).effect(Effect::Pure).build().unwrap();
     let agent = Agent::builder(Counter).tools([count]).build().unwrap();
     let case = runtime.block_on(async {
         let runner = Runner::builder(agent.clone(), MemoryStore::new()).build();
         let session = runner.session("ada", "s1").await.unwrap();
         session.run("count").await.unwrap();
-        Case::taken_from(&session, None).await.unwrap()
+        let case = Case::taken_from(&session, None).await.unwrap();
+        let events = &case.record.as_ref().unwrap().events;
+        let is_reply = |event: &&Event| matches!(event.kind, EventKind::Replied { .. });
+        assert_eq!(events.iter().filter(is_reply).count(), STEPS, "the turn is whole");
+        case
     });
     (agent, case)
 }
@@ -70,7 +77,13 @@ fn recorded(runtime: &Runtime) -> (Agent, Case) {
 fn ten_steps(bencher: Bencher<'_, '_>, mode: &str) {
     let runtime = runtime();
     let (agent, case) = recorded(&runtime);
-    let experiment = Experiment::new(&agent).mode(mode.parse::<Mode>().unwrap());
+    let mode: Mode = mode.parse().unwrap();
+    let case = match mode {
+        // A record is not compared with itself.
+        Mode::Recorded => case.expect(Expectation::Answered),
+        _ => case,
+    };
+    let experiment = Experiment::new(&agent).mode(mode);
     bencher.counter(ItemsCount::new(CASES)).bench_local(|| {
         for _ in 0..CASES {
             // NOTE: A task starts with a fresh budget of the runtime, as the cases of an experiment do.

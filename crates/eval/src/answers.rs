@@ -10,14 +10,14 @@ use serde_json::Value;
 use stepfold_agent_loop::{
     ApprovalRequest, CallAnswer, CallAnswers, Decision, Event, EventKind, StartingCall,
 };
-use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::{State, ValueRef};
+use stepfold_state_core::{canonical_json, shortened};
 use stepfold_tools::{
     CallFailure, CallOutcome, CallStatus, Effect, Invocation, InvokeOptions, Resources, Tool, Tools,
 };
 
-use crate::expectation::shortened;
+use crate::run_redaction::RunRedaction;
 
 /// The answers that a record has for a candidate. Each recorded answer is given once, in the order of the record.
 #[derive(Default)]
@@ -30,6 +30,8 @@ pub(crate) struct RecordAnswers {
     allowed: BTreeSet<String>,
     /// The scope of the idempotency keys of a live run, in which tools run.
     live: Option<String>,
+    /// The rules by which the record is redacted: calls come with the arguments of the model.
+    redaction: RunRedaction,
     /// The use of the answers.
     pub(crate) coverage: Coverage,
 }
@@ -72,6 +74,11 @@ impl RecordAnswers {
         answers
     }
 
+    /// The same answers to a candidate whose calls are redacted before they are looked for.
+    pub(crate) fn redacted(self, redaction: &RunRedaction) -> Self {
+        RecordAnswers { redaction: redaction.clone(), ..self }
+    }
+
     /// No answers: tools run, in a scope of their own for idempotency keys.
     pub(crate) fn live(scope: String, allowed: BTreeSet<String>) -> Self {
         RecordAnswers { allowed, live: Some(scope), ..RecordAnswers::default() }
@@ -79,10 +86,12 @@ impl RecordAnswers {
 
     /// The answer to a call; one that a pure tool has given before may be given again.
     fn answer_to(&mut self, starting: &StartingCall) -> Option<CallAnswer> {
-        let recorded = self.calls.get_mut(&key_of(&starting.call))?;
-        let place = recorded.iter().position(|answer| is_fed_alike(starting, &answer.state))?;
+        let rules = &self.redaction;
+        let recorded = self.calls.get_mut(&key_of(&rules.call(&starting.call)))?;
+        let is_fed_alike = |answer: &RecordedAnswer| is_fed_alike(starting, rules, &answer.state);
+        let place = recorded.iter().position(is_fed_alike)?;
         let is_repeatable = starting.tool.effect() == Effect::Pure;
-        let is_last = recorded.iter().skip(place + 1).all(|answer| !is_fed_alike(starting, &answer.state));
+        let is_last = !recorded.iter().skip(place + 1).any(is_fed_alike);
         let RecordedAnswer { outcome, inner, .. } =
             if is_repeatable && is_last { recorded.get(place)?.clone() } else { recorded.remove(place)? };
         let answer = CallAnswer::new(outcome).with_inner(inner);
@@ -92,7 +101,8 @@ impl RecordAnswers {
 
     /// The decision about a request; a recorded call that ran without one is approved.
     fn decide(&mut self, request: &ApprovalRequest) -> Option<Decision> {
-        let key = key_of(&request.call);
+        let call = self.redaction.call(&request.call);
+        let key = key_of(&call);
         if let Some(decision) = self.decisions.get_mut(&key).and_then(VecDeque::pop_front) {
             return Some(decision);
         }
@@ -105,9 +115,9 @@ impl RecordAnswers {
         match self.live {
             Some(_) if self.allowed.contains(&request.call.name) => return Some(Decision::Approve),
             Some(_) => {
-                self.leave(format!("{} needs an approval: allow the tool by name", named(&request.call)));
+                self.leave(format!("{} needs an approval: allow the tool by name", named(&call)));
             }
-            None => self.leave(format!("no recorded decision about {}", named(&request.call))),
+            None => self.leave(format!("no recorded decision about {}", named(&call))),
         }
         None
     }
@@ -127,7 +137,7 @@ impl RecordAnswers {
 
     /// Why a call has no answer.
     fn missing(&self, starting: &StartingCall) -> String {
-        let call = named(&starting.call);
+        let call = named(&self.redaction.call(&starting.call));
         match (&self.live, starting.tool.is_hosted()) {
             (None, _) => call,
             (Some(_), true) => format!("{call} would run an agent, which live cases do not"),
@@ -222,10 +232,11 @@ const fn has_started(status: CallStatus) -> bool {
 }
 
 /// Whether the tool reads the same values from the state as in the record.
-fn is_fed_alike(starting: &StartingCall, recorded: &State) -> bool {
+fn is_fed_alike(starting: &StartingCall, rules: &RunRedaction, recorded: &State) -> bool {
     let keys = starting.tool.reads().chain(starting.tool.input_keys());
     let value = |state: &State, key: &str| state.get(key).map(ValueRef::to_json);
-    keys.into_iter().all(|key| value(&starting.state, key) == value(recorded, key))
+    let own = |key: &str| value(&starting.state, key).map(|value| rules.value(value));
+    keys.into_iter().all(|key| own(key) == value(recorded, key))
 }
 
 fn key_of(call: &ToolCall) -> CallKey {

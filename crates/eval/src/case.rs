@@ -15,6 +15,7 @@ use stepfold_trim::Summary;
 use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::Expectation;
+use crate::redaction::CaseRedaction;
 
 /// A turn to evaluate an agent by.
 ///
@@ -111,6 +112,34 @@ pub struct CaseSource {
     pub last_version: u64,
 }
 
+impl CaseSource {
+    /// The name of a case of this source: the ids of the user and the session and the first version, with `/` between them. In
+    /// an id `%25` stands for `%` and `%2F` for `/`, so that no two turns of an app have one name.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_eval::CaseSource;
+    ///
+    /// let parts = CaseSource::parse_case_name("team%2Fada/monday/7");
+    /// assert_eq!(parts, Some(("team/ada".to_owned(), "monday".to_owned(), 7)));
+    /// assert_eq!(CaseSource::parse_case_name("largest area"), None);
+    /// ```
+    #[must_use]
+    pub fn case_name(&self) -> String {
+        let part = |id: &str| id.replace('%', "%25").replace('/', "%2F");
+        format!("{}/{}/{}", part(&self.user), part(&self.session), self.first_version)
+    }
+
+    /// The user, the session and the first version that a [name](CaseSource::case_name) has; `None` for another name.
+    #[must_use]
+    pub fn parse_case_name(name: &str) -> Option<(String, String, u64)> {
+        let part = |text: &str| text.replace("%2F", "/").replace("%25", "%");
+        let mut parts = name.split('/');
+        let (user, session, version) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+        parts.next().is_none().then(|| (part(user), part(session), version))
+    }
+}
+
 /// The recorded turn of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,7 +181,8 @@ impl Case {
 
     /// The turn of a session that has a version, as a case; the last turn by default.
     ///
-    /// Versions between turns, those of edits for example, are no turn's.
+    /// Versions between turns, those of edits for example, are no turn's. What the [redaction](stepfold_runner::Runner::redaction) of the session's runner
+    /// finds is replaced, as it would be before storing: the session may be older than a rule.
     ///
     /// # Errors
     /// When no turn has the version, when the turn cannot be rolled (see [`Case::of_run`]), or the store fails.
@@ -164,25 +194,38 @@ impl Case {
             .rev()
             .find(|run| at.is_none_or(|at| (run.first_version..=run.last_version).contains(&at)));
         let found = found.ok_or_else(|| EvalError::NoTurn { session: key.id.to_string(), version: at })?;
-        Case::of_run(key, found)
+        CaseRedaction::of_runner(session.runner()).apply(&Case::of_run(key, found)?)
     }
 
-    /// All turns of a session as cases, oldest first. Those that cannot be rolled are errors of their own.
+    /// All turns of a session as cases, oldest first, [redacted](Case::taken_from). Those that cannot be rolled are errors of their own.
     ///
     /// # Errors
     /// When the store fails, or the record does not fit the agent's schema.
     pub async fn all_of(session: &SessionHandle) -> Result<Vec<Result<Self, EvalError>>, EvalError> {
         let runs = session.recorded_runs().await?;
-        Ok(runs.iter().map(|run| Case::of_run(session.key(), run)).collect())
+        let mut redaction = CaseRedaction::of_runner(session.runner());
+        let cases = runs.iter().map(|run| redaction.apply(&Case::of_run(session.key(), run)?));
+        Ok(cases.collect())
     }
 
     /// A recorded run as a case.
     ///
     /// # Errors
     /// [`EvalError::Unsuited`] for a turn that an agent alone does not decide: it was edited, cancelled or timed out, its
-    /// agent changed in the middle, it is a graph's, or it had a value that the record does not have.
+    /// agent changed in the middle, it is a graph's, or it had a value that the record does not have. [`EvalError::Erased`] for one of
+    /// which a part was erased.
     pub fn of_run(key: &SessionKey, run: &RecordedRun) -> Result<Self, EvalError> {
-        let name = format!("{}/{}/{}", key.user, key.id, run.first_version);
+        let source = CaseSource {
+            app: key.app.to_string(),
+            user: key.user.to_string(),
+            session: key.id.to_string(),
+            first_version: run.first_version,
+            last_version: run.last_version,
+        };
+        let name = source.case_name();
+        if let Some(version) = run.erased {
+            return Err(EvalError::Erased { name, version });
+        }
         if let Some(why) = unsuited(&run.events) {
             return Err(EvalError::Unsuited { name, why });
         }
@@ -196,13 +239,7 @@ impl Case {
             name,
             values: values_of(&run.state),
             conversation: Conversation::Messages(run.state.messages().iter().cloned().collect()),
-            source: Some(CaseSource {
-                app: key.app.to_string(),
-                user: key.user.to_string(),
-                session: key.id.to_string(),
-                first_version: run.first_version,
-                last_version: run.last_version,
-            }),
+            source: Some(source),
             record: Some(Record {
                 agent: run.agent.clone(),
                 summary: run.summary.clone(),
@@ -252,18 +289,17 @@ impl Case {
         Ok(state)
     }
 
-    /// The input of a run that makes the turn again.
-    pub(crate) fn input(&self, schema: &Schema) -> Result<Input, String> {
-        let state = self.state(schema)?;
+    /// The input of a run that makes the turn again, on the state before it.
+    pub(crate) fn input(&self, state: State) -> Input {
         let (Some(record), Some(began)) = (&self.record, self.began()) else {
             let input = self
                 .messages
                 .iter()
                 .fold(Input::on(state), |input, message| input.with_message((**message).clone()));
-            return Ok(match &self.say {
+            return match &self.say {
                 Some(say) => input.say(say.as_str()),
                 None => input,
-            });
+            };
         };
         let recorded = Input::recorded(state.clone(), began);
         let mut input = Input::on(state).with_summary(record.summary.clone());
@@ -275,7 +311,7 @@ impl Case {
             .iter()
             .filter_map(|write| Some((write.key().to_owned(), write.value()?.clone())))
             .collect();
-        Ok(if values.is_empty() { input } else { input.with_values(Value::Object(values)) })
+        if values.is_empty() { input } else { input.with_values(Value::Object(values)) }
     }
 
     /// Whether the case is in a sample of this part of all cases, from 0 to 1. It depends on the name alone, so that every

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_state_core::canonical_json;
+use stepfold_runner::OutsideRequests;
 use stepfold_state_core::chat::Prices;
 use stepfold_state_core::json_schema::ValueType;
+use stepfold_state_core::{canonical_json, shortened, shortened_pair};
 
 use crate::case::Case;
 use crate::judge::{Judge, Rubric};
+use crate::run_redaction::RunRedaction;
 use crate::spending::Spending;
 use crate::trial::{Trial, TrialCall};
 
@@ -60,6 +63,9 @@ pub enum Expectation {
     MaxTokens(u64),
     /// At most this cost in dollars. It fails where no price is known.
     MaxCost(f64),
+    /// The run took at most so many seconds, without pauses. In [`Mode::Roll`](crate::Mode::Roll) that is the model's time: the record
+    /// answers the calls at once.
+    MaxSeconds(f64),
     /// A program accepts the trial: it reads a JSON object from its input and writes one to its output.
     Program(Program),
     /// The [judge](crate::Judge) of the experiment accepts the trial by this rubric.
@@ -145,6 +151,7 @@ impl CallRule {
 
 /// The result of one evaluator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Score {
     /// The evaluator.
@@ -188,6 +195,9 @@ impl<F: Fn(&Case, &Trial) -> Score + Send + Sync> Evaluator for F {
 /// The port for [programs](Expectation::Program): a host starts them, this crate does not.
 pub trait ProgramRunner: Send + Sync {
     /// Runs the program with this input; its output is `{"passed": bool, "reason": string?}`.
+    ///
+    /// # Errors
+    /// When there is no such output: the case is an [error](crate::CaseStatus::Error) then, and no failure of the candidate.
     fn run<'a>(&'a self, command: &'a [String], input: Value) -> BoxFuture<'a, Result<Value, String>>;
 }
 
@@ -199,6 +209,8 @@ pub(crate) struct EvaluationContext {
     pub(crate) evaluators: Vec<Arc<dyn Evaluator>>,
     pub(crate) judge: Option<Judge>,
     pub(crate) spending: Spending,
+    pub(crate) budgets: Option<OutsideRequests>,
+    pub(crate) redaction: RunRedaction,
 }
 
 impl Expectation {
@@ -217,10 +229,11 @@ impl Expectation {
 
     /// Checks what does not depend on a trial.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if let Some(why) = self.vacuous() {
+            return Err(format!("invalid `{}`: {why}", self.name()));
+        }
         match self {
-            Expectation::TextMatches(pattern) => regex_lite::Regex::new(pattern)
-                .map(drop)
-                .map_err(|error| format!("invalid regular expression `{pattern}`: {error}")),
+            Expectation::TextMatches(pattern) => expression(pattern).map(drop),
             Expectation::TextSchema(schema) => ValueType::of_schema(schema.clone())
                 .map(drop)
                 .map_err(|error| format!("invalid JSON Schema: {error}")),
@@ -235,7 +248,53 @@ impl Expectation {
             Expectation::RecordedState(ignore) => {
                 ignore.iter().try_for_each(|pointer| check_pointer(pointer))
             }
-            _ => Ok(()),
+            Expectation::MaxCost(most) if !(most.is_finite() && *most >= 0.0) => {
+                Err(format!("invalid `max_cost` {most}: must be a number of dollars from 0"))
+            }
+            Expectation::MaxSeconds(most) if !(most.is_finite() && *most > 0.0) => {
+                Err(format!("invalid `max_seconds` {most}: must be a number above 0"))
+            }
+            Expectation::TextEquals(_)
+            | Expectation::RecordedText
+            | Expectation::RecordedEnd
+            | Expectation::RecordedSteps(_)
+            | Expectation::RecordedApprovals
+            | Expectation::Answered
+            | Expectation::NoFailedCalls
+            | Expectation::MaxSteps(_)
+            | Expectation::MaxTokens(_)
+            | Expectation::MaxCost(_)
+            | Expectation::MaxSeconds(_)
+            | Expectation::TextContains(_)
+            | Expectation::TextLacks(_)
+            | Expectation::Program(_) => Ok(()),
+        }
+    }
+
+    /// Why every trial would pass, or none, whatever it is; `None` if the trial decides.
+    fn vacuous(&self) -> Option<&'static str> {
+        let of_texts = |texts: &[String]| match texts.iter().any(String::is_empty) {
+            _ if texts.is_empty() => Some("the list is empty, so nothing is expected"),
+            true => Some("each text contains the empty text"),
+            false => None,
+        };
+        match self {
+            Expectation::TextContains(texts) | Expectation::TextLacks(texts) => of_texts(texts),
+            Expectation::TextMatches(pattern) if pattern.is_empty() => {
+                Some("each text matches the empty pattern")
+            }
+            Expectation::State(values) if values.is_empty() => {
+                Some("it has no value, so nothing is expected")
+            }
+            Expectation::Calls(ExpectedCalls { calls, rule: CallRule { order: CallOrder::InOrder, .. } })
+                if calls.is_empty() =>
+            {
+                Some("any calls are `in_order` without a call, so nothing is expected")
+            }
+            Expectation::MaxSteps(0) => {
+                Some("each turn has a reply of the model; set at least 1, or leave it out for no limit")
+            }
+            _ => None,
         }
     }
 
@@ -260,6 +319,7 @@ impl Expectation {
             Expectation::MaxSteps(_) => "max_steps",
             Expectation::MaxTokens(_) => "max_tokens",
             Expectation::MaxCost(_) => "max_cost",
+            Expectation::MaxSeconds(_) => "max_seconds",
             Expectation::Program(_) => "program",
             Expectation::Judge(_) => "judge",
         }
@@ -292,6 +352,19 @@ impl Expectation {
         )
     }
 
+    /// The port that the expectation needs and an experiment does not have, in words.
+    pub(crate) fn missing_port(&self, context: &EvaluationContext) -> Option<String> {
+        match self {
+            Expectation::Judge(_) if context.judge.is_none() => {
+                Some("no judge: the case has a rubric, the experiment has no judge".to_owned())
+            }
+            Expectation::Program(Program { command }) if context.programs.is_none() => {
+                Some(program_fault(command, "no programs are run here"))
+            }
+            _ => None,
+        }
+    }
+
     /// Evaluates a trial.
     ///
     /// # Errors
@@ -303,14 +376,18 @@ impl Expectation {
         context: &EvaluationContext,
     ) -> Result<Score, String> {
         if let Expectation::Judge(rubric) = self {
-            let judge = context
-                .judge
-                .as_ref()
-                .ok_or("no judge: the case has a rubric, the experiment has no judge")?;
-            return judge.judge((case, trials), rubric, &context.spending).await;
+            let judge = context.judge.as_ref().ok_or("no judge")?;
+            return judge.judge((case, trials), rubric, context).await;
         }
         let found = match self {
-            Expectation::Program(Program { command }) => run_program(case, trials, command, context).await,
+            Expectation::Program(Program { command }) => run_program(case, trials, command, context).await?,
+            Expectation::TextMatches(_) if trials.trial.text.len() > MAX_SEARCHED => {
+                let bytes = trials.trial.text.len();
+                return Err(format!(
+                    "text of {bytes} bytes is not searched by `text_matches`: at most {MAX_SEARCHED}"
+                ));
+            }
+            expectation if expectation.is_costly(trials) => expectation.fault_on_own_thread(trials).await?,
             expectation => expectation.fault(trials),
         };
         Ok(match found {
@@ -319,9 +396,34 @@ impl Expectation {
         })
     }
 
+    /// Whether the evaluation may take long, by the size of what is compared: then it would hold up the timeout of its case.
+    fn is_costly(&self, trials: &Trials<'_>) -> bool {
+        let recorded = trials.recorded.map_or(0, |recorded| recorded.calls.len());
+        let times = match self {
+            Expectation::TextContains(texts) | Expectation::TextLacks(texts) => texts.len(),
+            // A state of the automaton for each character or more, as an expression with `{100}` has.
+            Expectation::TextMatches(pattern) => pattern.len().saturating_mul(16),
+            Expectation::State(values) => values.len(),
+            Expectation::Calls(expected) => expected.calls.len(),
+            Expectation::RecordedCalls(_) | Expectation::RecordedApprovals => recorded,
+            _ => 1,
+        };
+        trials.weight.saturating_mul(times.max(1)) > CHEAP
+    }
+
+    /// The same on a thread for work that blocks. It is left to itself when its case has timed out.
+    async fn fault_on_own_thread(&self, trials: &Trials<'_>) -> Result<Option<String>, String> {
+        let (expectation, trial) = (self.clone(), trials.trial.clone());
+        let (recorded, cost, elapsed) = (trials.recorded.cloned(), trials.cost, trials.elapsed);
+        let evaluated = tokio::task::spawn_blocking(move || {
+            expectation.fault(&Trials { cost, elapsed, ..Trials::new(&trial, recorded.as_ref()) })
+        });
+        evaluated.await.map_err(|error| format!("evaluation failed: {error}"))
+    }
+
     /// Why a trial does not fit; `None` if it does.
     fn fault(&self, trials: &Trials<'_>) -> Option<String> {
-        let Trials { trial, recorded, cost } = trials;
+        let Trials { trial, recorded, cost, elapsed, .. } = trials;
         let of_record = |check: &dyn Fn(&Trial) -> Option<String>| match recorded {
             Some(recorded) => check(recorded),
             None => Some("the case has no record".to_owned()),
@@ -337,7 +439,7 @@ impl Expectation {
                 Some(format!("found `{found}` in the text"))
             }
             Expectation::TextMatches(pattern) => {
-                let is_match = regex_lite::Regex::new(pattern).is_ok_and(|regex| regex.is_match(&trial.text));
+                let is_match = expression(pattern).is_ok_and(|regex| regex.is_match(&trial.text));
                 (!is_match)
                     .then(|| format!("expected a match of `{pattern}`, found `{}`", shortened(&trial.text)))
             }
@@ -376,6 +478,10 @@ impl Expectation {
             }),
             Expectation::MaxSteps(most) => over("steps", *most, trial.steps),
             Expectation::MaxTokens(most) => over("tokens", *most, trial.usage.total_tokens()),
+            // Without the time, which is another one at each try.
+            Expectation::MaxSeconds(most) => {
+                (elapsed.as_secs_f64() > *most).then(|| format!("it took longer than {most} s"))
+            }
             Expectation::MaxCost(most) => match cost {
                 Some(cost) if cost <= most => None,
                 Some(cost) => Some(format!("expected at most ${most}, found ${cost}")),
@@ -392,6 +498,43 @@ pub(crate) struct Trials<'a> {
     pub(crate) recorded: Option<&'a Trial>,
     /// In dollars.
     pub(crate) cost: Option<f64>,
+    /// The time of the run.
+    pub(crate) elapsed: Duration,
+    /// An estimate of the bytes of the trial.
+    pub(crate) weight: usize,
+}
+
+impl<'a> Trials<'a> {
+    pub(crate) fn new(trial: &'a Trial, recorded: Option<&'a Trial>) -> Self {
+        let of_values = trial.values.values().chain(trial.calls.iter().map(|call| &call.arguments));
+        let weight = trial.text.len() + of_values.map(weight).sum::<usize>();
+        Trials { trial, recorded, cost: None, elapsed: Duration::ZERO, weight }
+    }
+}
+
+/// An estimate of the bytes of a value.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => 8 + items.iter().map(weight).sum::<usize>(),
+        Value::Object(fields) => fields.iter().map(|(name, field)| 8 + name.len() + weight(field)).sum(),
+        _ => 8,
+    }
+}
+
+/// The most bytes of a text that a regular expression is searched in. The search takes the time of their product.
+const MAX_SEARCHED: usize = 1 << 20;
+
+/// The most bytes of a compiled regular expression.
+const MAX_EXPRESSION: usize = 256 << 10;
+
+/// The work that is done at once, in bytes that are looked at: some milliseconds.
+const CHEAP: usize = 1 << 20;
+
+/// The regular expression of a pattern, within its bound.
+fn expression(pattern: &str) -> Result<regex_lite::Regex, String> {
+    let built = regex_lite::RegexBuilder::new(pattern).size_limit(MAX_EXPRESSION).build();
+    built.map_err(|error| format!("invalid regular expression `{pattern}`: {error}"))
 }
 
 impl ExpectedCall {
@@ -450,10 +593,15 @@ fn remove(value: &mut Value, pointer: &str) {
     }
 }
 
-/// The call of the same tool that was made in place of an expected one, in words.
-fn instead(wanted: &ExpectedCall, made: &[&TrialCall]) -> String {
-    let made = made.iter().find(|call| call.tool == wanted.tool);
-    made.map(|call| format!(", found {}", named(&ExpectedCall::of(call)))).unwrap_or_default()
+/// An expected call that was not made, and the one of the same tool that was made in place of it, in words.
+fn missing_call(wanted: &ExpectedCall, made: &[&TrialCall]) -> String {
+    match made.iter().find(|call| call.tool == wanted.tool) {
+        Some(call) => {
+            let (wanted, found) = shortened_pair(&call_text(wanted), &call_text(&ExpectedCall::of(call)));
+            format!("missing call: {wanted}, found {found}")
+        }
+        None => format!("missing call: {}", named(wanted)),
+    }
 }
 
 /// Why calls do not fit expected ones; `None` if they do.
@@ -465,12 +613,14 @@ pub(crate) fn calls_fault(expected: &[ExpectedCall], rule: &CallRule, calls: &[T
                 let (wanted, call) = (expected.get(*place), calls.get(*place));
                 !wanted.zip(call).is_some_and(|(wanted, call)| wanted.fits(call, ignore))
             })?;
-            Some(format!(
-                "call {}: expected {}, found {}",
-                place + 1,
-                expected.get(place).map_or_else(|| "no call".to_owned(), named),
-                calls.get(place).map_or_else(|| "no call".to_owned(), |call| named(&ExpectedCall::of(call))),
-            ))
+            let words = |call: Option<ExpectedCall>| {
+                call.map_or_else(|| "no call".to_owned(), |call| call_text(&call))
+            };
+            let (wanted, found) = shortened_pair(
+                &words(expected.get(place).cloned()),
+                &words(calls.get(place).map(ExpectedCall::of)),
+            );
+            Some(format!("call {}: expected {wanted}, found {found}", place + 1))
         }
         CallOrder::InOrder => {
             let mut calls = calls.iter();
@@ -482,9 +632,7 @@ pub(crate) fn calls_fault(expected: &[ExpectedCall], rule: &CallRule, calls: &[T
             for wanted in expected {
                 match left.iter().position(|call| wanted.fits(call, ignore)) {
                     Some(place) => drop(left.remove(place)),
-                    None => {
-                        return Some(format!("missing call: {}{}", named(wanted), instead(wanted, &left)));
-                    }
+                    None => return Some(missing_call(wanted, &left)),
                 }
             }
             left.first().map(|call| format!("unexpected call: {}", named(&ExpectedCall::of(call))))
@@ -503,15 +651,21 @@ pub(crate) fn calls_fault(expected: &[ExpectedCall], rule: &CallRule, calls: &[T
 }
 
 fn named(call: &ExpectedCall) -> String {
+    shortened(&call_text(call))
+}
+
+fn call_text(call: &ExpectedCall) -> String {
     match &call.arguments {
-        Some(arguments) => shortened(&format!("{}({})", call.tool, canonical_json(arguments))),
+        Some(arguments) => format!("{}({})", call.tool, canonical_json(arguments)),
         None => call.tool.clone(),
     }
 }
 
 fn different_text(expected: &str, found: &str) -> Option<String> {
-    (expected.trim() != found.trim())
-        .then(|| format!("expected `{}`, found `{}`", shortened(expected.trim()), shortened(found.trim())))
+    (expected.trim() != found.trim()).then(|| {
+        let (expected, found) = shortened_pair(expected.trim(), found.trim());
+        format!("expected `{expected}`, found `{found}`")
+    })
 }
 
 fn unanswered(trial: &Trial) -> String {
@@ -536,8 +690,10 @@ fn state_fault(expected: &BTreeMap<String, Value>, trial: &Trial) -> Option<Stri
     let values = Value::Object(trial.values.clone());
     expected.iter().find_map(|(pointer, wanted)| {
         let found = values.pointer(pointer).unwrap_or(&Value::Null);
-        (canonical_json(found) != canonical_json(wanted))
-            .then(|| format!("{pointer}: expected {}, found {}", value_text(wanted), value_text(found)))
+        (canonical_json(found) != canonical_json(wanted)).then(|| {
+            let (wanted, found) = value_texts(wanted, found);
+            format!("{pointer}: expected {wanted}, found {found}")
+        })
     })
 }
 
@@ -558,7 +714,8 @@ fn values_fault(recorded: &Trial, trial: &Trial, ignore: &[String]) -> Option<St
         let (wanted, found) =
             (recorded.get(key).unwrap_or(&Value::Null), found.get(key).unwrap_or(&Value::Null));
         (canonical_json(wanted) != canonical_json(found)).then(|| {
-            format!("state key `{key}`: recorded {}, found {}", value_text(wanted), value_text(found))
+            let (wanted, found) = value_texts(wanted, found);
+            format!("state key `{key}`: recorded {wanted}, found {found}")
         })
     })
 }
@@ -574,41 +731,39 @@ fn approvals_fault(recorded: &Trial, trial: &Trial) -> Option<String> {
     })
 }
 
+/// Why a program rejects a trial; `None` if it accepts it.
+///
+/// # Errors
+/// When the program is broken: that says nothing about the trial.
 async fn run_program(
     case: &Case,
     trials: &Trials<'_>,
     command: &[String],
     context: &EvaluationContext,
-) -> Option<String> {
-    let Some(programs) = &context.programs else {
-        return Some("no programs are run here".to_owned());
-    };
+) -> Result<Option<String>, String> {
+    let fault = |why: String| program_fault(command, &why);
+    let programs = context.programs.as_ref().ok_or("no programs are run here")?;
     let input = json!({
         "case": {"name": case.name, "say": case.say, "values": case.values},
         "trial": trials.trial,
         "recorded": trials.recorded,
     });
-    match programs.run(command, input).await {
-        Err(error) => Some(format!("program failed: {error}")),
-        Ok(output) => match output.get("passed").and_then(Value::as_bool) {
-            Some(true) => None,
-            Some(false) => {
-                let reason = output.get("reason").and_then(Value::as_str);
-                Some(reason.unwrap_or("the program said no").to_owned())
-            }
-            None => Some("program failed: expected `passed` in its output".to_owned()),
-        },
+    let output = programs.run(command, input).await.map_err(fault)?;
+    match output.get("passed").and_then(Value::as_bool) {
+        Some(true) => Ok(None),
+        Some(false) => {
+            let reason = output.get("reason").and_then(Value::as_str);
+            Ok(Some(reason.unwrap_or("the program said no").to_owned()))
+        }
+        None => Err(fault("expected `passed`, true or false, in its output".to_owned())),
     }
 }
 
-fn value_text(value: &Value) -> String {
-    shortened(&canonical_json(value))
+fn program_fault(command: &[String], why: &str) -> String {
+    format!("program `{}`: {why}", shortened(&command.join(" ")))
 }
 
-/// A text of at most 200 characters.
-pub(crate) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(200) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", &text[..end]),
-    }
+/// Two values that differ, shortened so that they do so.
+fn value_texts(wanted: &Value, found: &Value) -> (String, String) {
+    shortened_pair(&canonical_json(wanted), &canonical_json(found))
 }

@@ -1,22 +1,26 @@
 //! Experiments: a candidate, confronted with the cases of a data set.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use stepfold_agent_loop::{Agent, Event, EventKind};
+use stepfold_agent_loop::{Agent, Event, EventKind, ModelView, Redact};
+use stepfold_runner::OutsideRequests;
 use stepfold_state_core::chat::Prices;
+use stepfold_tools::Effect;
 
 use crate::answers::RecordAnswers;
 use crate::case::Case;
 use crate::data_set::{DataSet, hash};
 use crate::error::EvalError;
-use crate::expectation::{CallRule, EvaluationContext, Evaluator, ProgramRunner, Score, Trials};
+use crate::expectation::{CallRule, EvaluationContext, Evaluator, Expectation, ProgramRunner, Score, Trials};
 use crate::judge::Judge;
 use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
 use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
+use crate::run_redaction::RunRedaction;
 use crate::spending::Spending;
+use crate::stored_report::KnownResults;
 use crate::telemetry;
 use crate::timelines::Timelines;
 use crate::trial::Trial;
@@ -40,12 +44,9 @@ pub struct Experiment {
     is_measured: bool,
     has_timelines: bool,
     repeats: u64,
-    known: Arc<KnownResults>,
+    known: Option<Arc<KnownResults>>,
     context: EvaluationContext,
 }
-
-/// Results of an interrupted experiment, by case and repeat.
-type KnownResults = BTreeMap<(String, u64), CaseResult>;
 
 impl std::fmt::Debug for Experiment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -67,7 +68,7 @@ impl Experiment {
             is_measured: false,
             has_timelines: false,
             repeats: 1,
-            known: Arc::default(),
+            known: None,
             context: EvaluationContext::default(),
         }
     }
@@ -84,6 +85,9 @@ impl Experiment {
         self
     }
 
+    /// The most times that a case is tried by the command and over the API. In code there is no bound.
+    pub const MAX_REPEATS: u64 = 20;
+
     /// Sets how often each case is tried; once by default. A case whose results differ is [flaky](crate::Comparison::flaky).
     pub const fn repeats(mut self, times: u64) -> Self {
         self.repeats = if times == 0 { 1 } else { times };
@@ -96,24 +100,33 @@ impl Experiment {
     /// # Errors
     /// [`EvalError::Continue`] when mode, candidate or options differ. Models are compared by their id, not by their replies,
     /// and evaluators in code not at all.
-    pub fn continuing(mut self, interrupted: Report) -> Result<Self, EvalError> {
-        let differences = interrupted.head.differences(&self.head());
+    pub fn continuing(self, interrupted: &Report) -> Result<Self, EvalError> {
+        match KnownResults::of(interrupted)? {
+            Some(known) => self.knowing(Arc::new(known)),
+            None => Ok(self),
+        }
+    }
+
+    /// The same with results that are read when their cases come.
+    pub(crate) fn knowing(mut self, known: Arc<KnownResults>) -> Result<Self, EvalError> {
+        let differences = known.head().differences(&self.head());
         if !differences.is_empty() {
             return Err(EvalError::Continue { differences });
         }
-        let known = interrupted.results.into_iter().filter(|result| result.status != CaseStatus::Error);
-        self.known = Arc::new(known.map(|result| ((result.case.clone(), result.repeat), result)).collect());
+        self.known = Some(known);
         Ok(self)
     }
 
-    /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default.
+    /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default. It bounds the candidate
+    /// with its tools, and what evaluates: [programs](Experiment::programs), whose runner ends them when they are dropped, the judge, whose
+    /// run is cancelled, and evaluators in code and long comparisons, whose threads are left to end by themselves.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Allows a tool to run where the record has no answer to a call. It has no effect for a tool that is not
-    /// [pure](stepfold_tools::Effect::Pure).
+    /// Allows a tool to run where the record has no answer to a call. A tool that is not [pure](stepfold_tools::Effect::Pure)
+    /// never does, and [`check_allowed`](Experiment::check_allowed) says so.
     pub fn allow_pure(mut self, tool: impl Into<String>) -> Self {
         self.allowed.insert(tool.into());
         self
@@ -140,6 +153,39 @@ impl Experiment {
         self
     }
 
+    /// Has the requests of the candidate count in the budgets and rate limits of a runner as well, as those of a run of the session
+    /// that these are of. A case whose request does not fit is an [error](CaseStatus::Error), whether the budget pauses or fails.
+    pub fn budgets(mut self, requests: OutsideRequests) -> Self {
+        self.context.budgets = Some(requests);
+        self
+    }
+
+    /// Redacts the turn of the candidate as a [runner](stepfold_runner::RunnerBuilder::redact) redacts those of sessions: with the rules of
+    /// [its sessions](stepfold_runner::Runner::redaction) an unchanged agent does as its redacted record. Cases are redacted too: they may be
+    /// older than a rule, or written by hand. Reports, judges, programs and traces have nothing that the rules find, except for names of
+    /// cases, by which results are paired.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    /// use stepfold_agent_loop::{Agent, ModelView, Redaction, test_kit::Script};
+    /// use stepfold_eval::{Case, Expectation, Experiment};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: I write to ada@example.org")?.whole()).build()?;
+    /// let case = Case::new("letter", "write").expect(Expectation::TextEquals("no".to_owned()));
+    /// let experiment = Experiment::new(&agent).redact(Arc::new(Redaction::all()), ModelView::Redacted);
+    /// let why = experiment.run_case(&case).await.why();
+    /// assert_eq!(why, "text_equals: expected `no`, found `I write to [email]`");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn redact(mut self, rules: Arc<dyn Redact>, view: ModelView) -> Self {
+        self.context.redaction = RunRedaction::new(rules, view);
+        self.context.judge = self.context.judge.map(Judge::unlimited);
+        self
+    }
+
     /// Sets how [`Mode::Next`] compares calls.
     pub fn call_rule(mut self, rule: CallRule) -> Self {
         self.rule = rule;
@@ -152,7 +198,8 @@ impl Experiment {
         self
     }
 
-    /// Sets the port that runs programs. Without one, an expectation of a program fails.
+    /// Sets the port that runs programs. Without one, a case that expects something of a program is an
+    /// [error](CaseStatus::Error), and so is one whose program is broken.
     pub fn programs(mut self, runner: impl ProgramRunner + 'static) -> Self {
         self.context.programs = Some(Arc::new(runner));
         self
@@ -178,8 +225,15 @@ impl Experiment {
 
     /// The head of the report.
     pub fn head(&self) -> ReportHead {
-        let mut head =
-            ReportHead::new(self.mode, self.candidate.name(), self.candidate.fingerprint().clone());
+        let redaction = &self.context.redaction;
+        let mut head = ReportHead::new(
+            self.mode,
+            self.candidate.name(),
+            redaction.fingerprint(self.candidate.fingerprint()),
+        );
+        if let Some(view) = redaction.option() {
+            head.options.insert("redact".to_owned(), view.to_owned());
+        }
         if !self.allowed.is_empty() {
             let allowed: Vec<&str> = self.allowed.iter().map(String::as_str).collect();
             head.options.insert("allow".to_owned(), allowed.join(","));
@@ -209,17 +263,20 @@ impl Experiment {
         head
     }
 
-    /// Checks that the candidate has the allowed tools, unless its tools are listed at each step.
+    /// Checks that the candidate has the allowed tools, and that they can be allowed, unless its tools are listed at each step.
     ///
     /// # Errors
-    /// [`EvalError::UnknownTool`].
+    /// [`EvalError::UnknownTool`] and [`EvalError::ImpureTool`].
     pub fn check_allowed(&self) -> Result<(), EvalError> {
         let Some(tools) = self.candidate.tools() else { return Ok(()) };
-        match self.allowed.iter().chain(&self.allowed_live).find(|tool| tools.get(tool).is_none()) {
-            Some(tool) => Err(EvalError::UnknownTool {
-                tool: tool.clone(),
-                available: tools.names().map(str::to_owned).collect(),
-            }),
+        let mut allowed = self.allowed.iter().chain(&self.allowed_live);
+        if let Some(tool) = allowed.find(|tool| tools.get(tool).is_none()) {
+            let available = tools.names().map(str::to_owned).collect();
+            return Err(EvalError::UnknownTool { tool: tool.clone(), available });
+        }
+        let is_pure = |tool: &&String| tools.get(tool).is_some_and(|tool| tool.effect() == Effect::Pure);
+        match self.allowed.iter().find(|tool| !is_pure(tool)) {
+            Some(tool) => Err(EvalError::ImpureTool { tool: tool.clone() }),
             None => Ok(()),
         }
     }
@@ -266,8 +323,8 @@ impl Experiment {
         });
         let started = repeated.map(|(case, repeat)| async move {
             let case = case?;
-            Ok::<_, EvalError>(match self.known_result(&case, repeat) {
-                Some(known) => (known.clone(), true),
+            Ok::<_, EvalError>(match self.known_result(&case, repeat)? {
+                Some(known) => (known, true),
                 None => (self.run_repeat(&case, repeat).await.0, false),
             })
         });
@@ -283,12 +340,9 @@ impl Experiment {
     }
 
     /// The result of an interrupted experiment about a case.
-    fn known_result(&self, case: &Case, repeat: u64) -> Option<&CaseResult> {
-        if self.known.is_empty() {
-            return None;
-        }
-        let known = self.known.get(&(case.name.clone(), repeat))?;
-        (known.digest == case.digest()).then_some(known)
+    fn known_result(&self, case: &Case, repeat: u64) -> Result<Option<CaseResult>, EvalError> {
+        let Some(known) = &self.known else { return Ok(None) };
+        Ok(known.find(&case.name, repeat)?.filter(|result| result.digest == case.digest()))
     }
 
     /// Confronts the candidate with one case.
@@ -303,52 +357,88 @@ impl Experiment {
     }
 
     async fn run_repeat(&self, case: &Case, repeat: u64) -> (CaseResult, Vec<Event>) {
-        let attempt = match tokio::time::timeout(self.timeout, self.attempt(case, repeat)).await {
-            Ok(attempt) => attempt,
-            Err(_) => Attempt {
-                ending: Ending::Error(format!("timeout after {:?}", self.timeout)),
-                ..Attempt::default()
-            },
-        };
-        let events = attempt.events.clone();
-        let mut result = CaseResult { repeat, ..self.result(case, attempt).await };
-        if self.has_timelines && result.status != CaseStatus::Passed {
-            let is_reply = |event: &&Event| matches!(event.kind, EventKind::Replied { .. });
-            let recorded = case.events().iter();
-            result.timelines = match self.mode {
-                // The candidate makes no event.
-                Mode::Replay | Mode::Recorded => None,
-                Mode::Next => Some(Timelines::of(recorded.filter(is_reply), events.iter())),
-                Mode::Roll | Mode::Live => Some(Timelines::of(recorded, events.iter())),
+        let mut tried =
+            TriedCase { result: CaseResult { repeat, ..CaseResult::new(case) }, events: Vec::new() };
+        // One timeout for the candidate, its evaluators, their programs and the judge: each ends when it is dropped.
+        let trying = self.try_case(case, &mut tried);
+        if tokio::time::timeout(self.timeout, trying).await.is_err() {
+            let why = match tried.result.scores.is_empty() && tried.events.is_empty() {
+                true => format!("timeout after {:?}", self.timeout),
+                false => format!("timeout after {:?}, before all was evaluated", self.timeout),
             };
+            (tried.result.status, tried.result.reason) = (CaseStatus::Error, Some(why));
         }
+        let TriedCase { result, events } = tried;
+        let result = self.context.redaction.result(result);
         telemetry::report(self.candidate.name(), &self.mode.to_string(), &result);
         (result, events)
     }
 
-    async fn attempt(&self, case: &Case, repeat: u64) -> Attempt {
+    /// Confronts the candidate with a case, and evaluates its turn. A timeout leaves what is known by then.
+    async fn try_case(&self, written: &Case, tried: &mut TriedCase) {
+        let case = match self.context.redaction.case(written) {
+            Ok(case) => case,
+            Err(why) => {
+                (tried.result.status, tried.result.reason) = (CaseStatus::Error, Some(why));
+                return;
+            }
+        };
+        let attempt = match self.fault_of_expectations(written, &case) {
+            Some(why) => Attempt { ending: Ending::Error(why), ..Attempt::default() },
+            None => self.attempt((written, &case), tried.result.repeat).await,
+        };
+        tried.events.clone_from(&attempt.events);
+        self.evaluate(&case, attempt, &mut tried.result).await;
+        if self.has_timelines && tried.result.status != CaseStatus::Passed {
+            let is_reply = |event: &&Event| matches!(event.kind, EventKind::Replied { .. });
+            let (recorded, made) = (case.events().iter(), tried.events.iter());
+            tried.result.timelines = match self.mode {
+                // The candidate makes no event.
+                Mode::Replay | Mode::Recorded => None,
+                Mode::Next => Some(Timelines::of(recorded.filter(is_reply), made)),
+                Mode::Roll | Mode::Live => Some(Timelines::of(recorded, made)),
+            };
+        }
+    }
+
+    /// Why a case cannot be evaluated, whatever the candidate does: then nothing is spent for it.
+    fn fault_of_expectations(&self, written: &Case, case: &Case) -> Option<String> {
+        // The modes that look at the last text alone evaluate nothing else.
+        let is_evaluated = |expectation: &Expectation| match self.mode {
+            Mode::Replay => false,
+            Mode::Next => expectation.is_about_text(),
+            _ => true,
+        };
+        let pairs = written.expect.iter().zip(&case.expect).filter(|(written, _)| is_evaluated(written));
+        pairs.into_iter().find_map(|(written, stored)| {
+            let missing = stored.missing_port(&self.context);
+            missing.or_else(|| self.context.redaction.incomparable(written, stored))
+        })
+    }
+
+    async fn attempt(&self, (written, case): (&Case, &Case), repeat: u64) -> Attempt {
         match self.mode {
-            Mode::Replay => replay(&self.candidate, case).await,
+            // The events are computed from those of the record, whatever is in them.
+            Mode::Replay => replay(&self.candidate, written, &self.context.redaction).await,
             Mode::Next => next(&self.candidate, case, &self.rule, &self.context).await,
             Mode::Roll => {
                 let answers = |state| RecordAnswers::of(state, case.events(), self.allowed.clone());
-                roll(&self.candidate, case, answers, &self.context).await
+                roll(&self.candidate, (written, case), answers, &self.context).await
             }
             Mode::Live => {
                 // A service that honours idempotency keys would answer a repeat, or another candidate, from memory.
                 let candidate = serde_json::to_string(self.candidate.fingerprint()).unwrap_or_default();
                 let scope = format!("eval/{:016x}/{}/{repeat}", hash(&candidate), case.name);
                 let answers = |_| RecordAnswers::live(scope, self.allowed_live.clone());
-                roll(&self.candidate, case, answers, &self.context).await
+                roll(&self.candidate, (written, case), answers, &self.context).await
             }
             Mode::Recorded => recorded(case, &self.context.prices),
         }
     }
 
-    async fn result(&self, case: &Case, attempt: Attempt) -> CaseResult {
-        let Attempt { ending, coverage, cost, elapsed, .. } = attempt;
-        let mut result = CaseResult::new(case);
-        (result.answered, result.ran) = (coverage.answered, coverage.ran);
+    async fn evaluate(&self, case: &Case, attempt: Attempt, result: &mut CaseResult) {
+        let Attempt { ending, coverage, cost, elapsed, scores, .. } = attempt;
+        (result.answered, result.ran, result.scores) = (coverage.answered, coverage.ran, scores);
         if self.is_measured {
             result.measured = Some(Measured {
                 elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
@@ -358,23 +448,28 @@ impl Experiment {
         let cost = cost.map(dollars);
         match ending {
             Ending::Made(trial) => {
-                let scores = self.scores(case, &trial, cost).await;
-                result.set_evaluated(scores, &trial);
+                result.set_trial(&trial);
+                let error = self.add_scores(case, &trial, (cost, elapsed), &mut result.scores).await;
+                result.set_evaluated(error);
                 // A case that expects nothing has not passed.
                 if result.status == CaseStatus::Skipped {
-                    result.reason = Some("nothing is expected of it".to_owned());
+                    result.reason = Some(match self.mode {
+                        Mode::Recorded => "nothing is expected of it beside its own record".to_owned(),
+                        _ => "nothing is expected of it".to_owned(),
+                    });
                 }
             }
             Ending::Compared(scores, trial) => {
-                let mut scores = Ok(scores);
+                result.set_trial(&trial);
+                result.scores = scores;
                 // The last reply, which texts are expected of, was asked for.
-                if self.mode == Mode::Next && coverage.left_at.is_none() {
-                    let texts = self.text_scores(case, &trial).await;
-                    scores = scores.and_then(|scores| Ok([scores, texts?].concat()));
-                }
-                result.set_evaluated(scores, &trial);
+                let error = match self.mode == Mode::Next && coverage.left_at.is_none() {
+                    true => self.add_text_scores(case, &trial, &mut result.scores).await,
+                    false => None,
+                };
+                result.set_evaluated(error);
                 // The rest of the recorded replies could not be asked for.
-                result.reason = result.reason.or(coverage.left_at);
+                result.reason = result.reason.take().or(coverage.left_at);
             }
             Ending::LeftRecord => {
                 result.status = CaseStatus::LeftRecord;
@@ -386,30 +481,75 @@ impl Experiment {
             }
             Ending::Skipped => result.status = CaseStatus::Skipped,
         }
-        result
     }
 
-    async fn scores(&self, case: &Case, trial: &Trial, cost: Option<f64>) -> Result<Vec<Score>, String> {
+    /// Adds the scores of a trial. Returns the error of an expectation that could not be evaluated, after which there are none.
+    async fn add_scores(
+        &self,
+        case: &Case,
+        trial: &Trial,
+        (cost, elapsed): (Option<f64>, Duration),
+        scores: &mut Vec<Score>,
+    ) -> Option<String> {
         let recorded = Trial::recorded(case);
-        let trials = Trials { trial, recorded: recorded.as_ref(), cost };
-        let mut scores = Vec::new();
-        for expectation in case.expectations() {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
-        }
-        scores.extend(self.context.evaluators.iter().map(|evaluator| evaluator.evaluate(case, trial)));
-        Ok(scores)
+        let trials = Trials { cost, elapsed, ..Trials::new(trial, recorded.as_ref()) };
+        // The recorded turn, compared with itself, would always pass.
+        let is_compared =
+            |expectation: &Expectation| self.mode != Mode::Recorded || !expectation.needs_record();
+        let expected = case.expectations().into_iter().filter(is_compared);
+        let error = self.add_expected(expected, case, &trials, scores).await;
+        let evaluated = self.evaluated_in_code(case, trial).await;
+        scores.extend(evaluated.unwrap_or_else(|error| std::panic::resume_unwind(error)));
+        error
     }
 
-    /// The expectations about the last text, of a case that has them.
-    async fn text_scores(&self, case: &Case, trial: &Trial) -> Result<Vec<Score>, String> {
-        let recorded = Trial::recorded(case);
-        let trials = Trials { trial, recorded: recorded.as_ref(), cost: None };
-        let mut scores = Vec::new();
-        for expectation in case.expect.iter().filter(|expectation| expectation.is_about_text()) {
-            scores.push(expectation.evaluate(case, &trials, &self.context).await?);
+    /// The scores of evaluators in code, on a thread for work that blocks: they do not hold up the timeout of the case.
+    async fn evaluated_in_code(&self, case: &Case, trial: &Trial) -> std::thread::Result<Vec<Score>> {
+        let evaluators = self.context.evaluators.clone();
+        if evaluators.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(scores)
+        let (case, trial) = (case.clone(), trial.clone());
+        let evaluated = tokio::task::spawn_blocking(move || {
+            evaluators.iter().map(|evaluator| evaluator.evaluate(&case, &trial)).collect()
+        });
+        evaluated.await.map_err(|error| match error.is_panic() {
+            true => error.into_panic(),
+            false => Box::new("the runtime ended"),
+        })
     }
+
+    /// Adds those of the expectations about the last text, of a case that has them.
+    async fn add_text_scores(&self, case: &Case, trial: &Trial, scores: &mut Vec<Score>) -> Option<String> {
+        let recorded = Trial::recorded(case);
+        let trials = Trials::new(trial, recorded.as_ref());
+        let expected = case.expect.iter().filter(|expectation| expectation.is_about_text()).cloned();
+        self.add_expected(expected, case, &trials, scores).await
+    }
+
+    /// Adds the scores of a trial, up to the first expectation that could not be evaluated, whose error it returns.
+    async fn add_expected(
+        &self,
+        expected: impl Iterator<Item = Expectation>,
+        case: &Case,
+        trials: &Trials<'_>,
+        scores: &mut Vec<Score>,
+    ) -> Option<String> {
+        for expectation in expected {
+            match expectation.evaluate(case, trials, &self.context).await {
+                Ok(score) => scores.push(score),
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    }
+}
+
+/// A case that is tried, with what is known so far.
+struct TriedCase {
+    result: CaseResult,
+    /// The events of the candidate.
+    events: Vec<Event>,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an amount below 9 million dollars is exact")]

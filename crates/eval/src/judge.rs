@@ -1,21 +1,25 @@
 //! The judge: an agent that decides by a rubric whether a trial is good. Its runs are stored like any other.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 
+use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stepfold_agent_loop::{Agent, EventKind, Output};
-use stepfold_runner::{RunStatus, Runner, SessionHandle};
+use stepfold_agent_loop::{Agent, Output};
+use stepfold_runner::{RunStatus, Runner, RunnerBuilder, SessionHandle};
 use stepfold_session_scopes::{AnyStore, SessionStore};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, Usage,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, Usage,
     WireRequest,
 };
 
 use crate::case::Case;
 use crate::data_set::hash;
 use crate::error::EvalError;
-use crate::expectation::{Score, Trials};
+use crate::expectation::{EvaluationContext, Score, Trials};
 use crate::spending::Spending;
 
 /// The user of the sessions of judges.
@@ -89,9 +93,28 @@ pub struct Judge {
     store: AnyStore,
     /// The digest of the agent.
     digest: String,
-    /// The runner of one experiment, whose limit each request of the judge passes.
-    runner: Arc<OnceLock<Result<Runner, String>>>,
+    /// What its clones share.
+    shared: Arc<SharedRunner>,
+    set_up: SetUp,
 }
+
+/// The runner of one experiment.
+#[derive(Default)]
+struct SharedRunner {
+    /// The runner, whose limit each request of the judge passes.
+    runner: OnceLock<Result<Runner, String>>,
+    /// The number of trials that wait for the judgement of a session, by its id.
+    waiting: Mutex<BTreeMap<String, u64>>,
+}
+
+impl SharedRunner {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The changes of the runner of a judge.
+type SetUp = Arc<dyn Fn(RunnerBuilder) -> RunnerBuilder + Send + Sync>;
 
 impl std::fmt::Debug for Judge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -117,12 +140,22 @@ impl Judge {
         let agent = built.map_err(|error| EvalError::Judge { why: error.to_string() })?;
         let fingerprint = serde_json::to_string(agent.fingerprint()).unwrap_or_default();
         let digest = format!("{:016x}", hash(&fingerprint));
-        Ok(Judge { agent, store: AnyStore::new(store), digest, runner: Arc::default() })
+        let set_up: SetUp = Arc::new(|builder| builder);
+        Ok(Judge { agent, store: AnyStore::new(store), digest, shared: Arc::default(), set_up })
+    }
+
+    /// Changes the runner of the judge's sessions: its [budgets](stepfold_runner::Budget) hold in its store, over all experiments.
+    #[must_use]
+    pub fn runner_with(
+        self,
+        set_up: impl Fn(RunnerBuilder) -> RunnerBuilder + Send + Sync + 'static,
+    ) -> Self {
+        Judge { shared: Arc::default(), set_up: Arc::new(set_up), ..self }
     }
 
     /// The same judge for an experiment with another limit.
     pub(crate) fn unlimited(self) -> Self {
-        Judge { runner: Arc::default(), ..self }
+        Judge { shared: Arc::default(), ..self }
     }
 
     /// The digest of the agent, for the head of a report.
@@ -130,11 +163,13 @@ impl Judge {
         &self.digest
     }
 
-    fn runner(&self, spending: &Spending) -> Result<&Runner, String> {
-        let runner = self.runner.get_or_init(|| {
-            let model = LimitedModel { agent: self.agent.clone(), spending: spending.clone() };
+    fn runner(&self, context: &EvaluationContext) -> Result<&Runner, String> {
+        let runner = self.shared.runner.get_or_init(|| {
+            let model = LimitedModel { agent: self.agent.clone(), spending: context.spending.clone() };
             let agent = self.agent.to_builder().model(model).build().map_err(|error| error.to_string())?;
-            Ok(Runner::builder(agent, self.store.clone()).build())
+            // The judge's own rules, if it has any, come after those of the experiment.
+            let builder = context.redaction.add_to_runner(Runner::builder(agent, self.store.clone()));
+            Ok((self.set_up)(builder).build())
         });
         runner.as_ref().map_err(Clone::clone)
     }
@@ -147,7 +182,7 @@ impl Judge {
         &self,
         (case, trials): (&Case, &Trials<'_>),
         rubric: &Rubric,
-        spending: &Spending,
+        context: &EvaluationContext,
     ) -> Result<Score, String> {
         let text = prompt(case, trials, rubric);
         let id = format!("{}-{:016x}", self.digest, hash(&text));
@@ -155,7 +190,7 @@ impl Judge {
         loop {
             let id = if attempt == 1 { id.clone() } else { format!("{id}-{attempt}") };
             let fault = |why: String| format!("no judgement in session `{USER}/{id}`: {why}");
-            match self.judgement(&id, &text, spending).await.map_err(&fault)? {
+            match self.judgement(&id, &text, context).await.map_err(&fault)? {
                 SessionJudgement::Made(judgement) => return Ok(score(judgement, rubric)),
                 // An earlier experiment had no judgement: the session keeps the failure, and another one is begun.
                 SessionJudgement::Missing { why: _, was_known: true } => attempt += 1,
@@ -165,18 +200,20 @@ impl Judge {
     }
 
     /// The judgement of a session, which is made if there is none, and continued if it was interrupted.
-    async fn judgement(&self, id: &str, text: &str, spending: &Spending) -> Result<SessionJudgement, String> {
-        let session = self.runner(spending)?.session(USER, id).await.map_err(|error| error.to_string())?;
-        let before = replies_of(&session).await?;
+    async fn judgement(
+        &self,
+        id: &str,
+        text: &str,
+        context: &EvaluationContext,
+    ) -> Result<SessionJudgement, String> {
+        let session = self.runner(context)?.session(USER, id).await.map_err(|error| error.to_string())?;
+        let has_run = !session.recorded_runs().await.map_err(|error| error.to_string())?.is_empty();
         let is_open = session.unfinished().await.map_err(|error| error.to_string())?.is_some();
-        let was_known = before.is_some() && !is_open;
+        let was_known = has_run && !is_open;
+        // A case that takes too long drops this future.
+        let waiting = WaitingTrial::of(&self.shared, &session);
         let report = session.run_as("judgement", text).await;
-        if !was_known {
-            let replies = replies_of(&session).await?.unwrap_or_default();
-            for usage in replies.iter().skip(before.map_or(0, |before| before.len())) {
-                spending.add(self.agent.model().id(), usage);
-            }
-        }
+        waiting.leave();
         let report = report.map_err(|error| error.to_string())?;
         Ok(match (report.output.map(serde_json::from_value), report.status) {
             (Some(Ok(judgement)), _) => SessionJudgement::Made(judgement),
@@ -185,9 +222,46 @@ impl Judge {
                 SessionJudgement::Missing { why: exit.to_string(), was_known }
             }
             (None, _) => {
-                SessionJudgement::Missing { why: "it waits for a decision".to_owned(), was_known: false }
+                let budget = report.budget.map(|budget| budget.to_string());
+                let why = budget.unwrap_or_else(|| "it waits for a decision".to_owned());
+                SessionJudgement::Missing { why, was_known: false }
             }
         })
+    }
+}
+
+/// A trial that waits for the judgement of a session. Repeats with one answer wait for the same one: when the last of them is
+/// dropped, the run is cancelled, and its model and its programs end with it.
+struct WaitingTrial<'a> {
+    shared: &'a SharedRunner,
+    session: &'a SessionHandle,
+    is_judged: bool,
+}
+
+impl<'a> WaitingTrial<'a> {
+    fn of(shared: &'a SharedRunner, session: &'a SessionHandle) -> Self {
+        *shared.waiting().entry(session.key().id.to_string()).or_default() += 1;
+        WaitingTrial { shared, session, is_judged: false }
+    }
+
+    /// The run has ended.
+    fn leave(mut self) {
+        self.is_judged = true;
+    }
+}
+
+impl Drop for WaitingTrial<'_> {
+    fn drop(&mut self) {
+        let (id, mut waiting) = (self.session.key().id.as_str(), self.shared.waiting());
+        let others = waiting.get(id).map_or(0, |count| count.saturating_sub(1));
+        if others > 0 {
+            waiting.insert(id.to_owned(), others);
+            return;
+        }
+        waiting.remove(id);
+        if !self.is_judged {
+            self.session.cancel();
+        }
     }
 }
 
@@ -200,16 +274,6 @@ enum SessionJudgement {
 fn score(Judgement { reason, score, passed }: Judgement, rubric: &Rubric) -> Score {
     let passed = rubric.least.map_or(passed, |least| score >= least);
     Score { evaluator: "judge".to_owned(), passed, value: Some(score), reason: Some(reason) }
-}
-
-/// The usage of each reply that a session has recorded; `None` without a run.
-async fn replies_of(session: &SessionHandle) -> Result<Option<Vec<Usage>>, String> {
-    let runs = session.recorded_runs().await.map_err(|error| error.to_string())?;
-    let replies = runs.iter().flat_map(|run| &run.events).filter_map(|event| match &event.kind {
-        EventKind::Replied { usage, .. } => Some(*usage),
-        _ => None,
-    });
-    Ok((!runs.is_empty()).then(|| replies.collect()))
 }
 
 /// The model of a judge within the limit of an experiment.
@@ -225,8 +289,13 @@ impl ChatModel for LimitedModel {
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
         match self.spending.take() {
-            Ok(()) => self.agent.model().respond(request),
-            Err(why) => ReplyStream::failed(ModelError::new(ModelErrorKind::QuotaExceeded, why)),
+            Ok(()) => ReplyStream::new(CountedReply {
+                model: self.id().to_owned(),
+                spending: self.spending.clone(),
+                usage: None,
+                reply: Some(self.agent.model().respond(request)),
+            }),
+            Err(why) => ReplyStream::failed(refused(why)),
         }
     }
 
@@ -236,6 +305,64 @@ impl ChatModel for LimitedModel {
 
     fn wire_request(&self, request: &ChatRequest) -> Option<Result<WireRequest, ModelError>> {
         self.agent.model().wire_request(request)
+    }
+}
+
+fn refused(why: String) -> ModelError {
+    ModelError::new(ModelErrorKind::QuotaExceeded, why)
+}
+
+/// A reply whose usage is spent when it ends, or when it is dropped: a case may have run out of time by then.
+struct CountedReply {
+    /// The model that was asked.
+    model: String,
+    spending: Spending,
+    /// The usage so far.
+    usage: Option<Usage>,
+    /// `None` after its end.
+    reply: Option<ReplyStream>,
+}
+
+impl CountedReply {
+    fn count(&mut self) {
+        if let Some(usage) = self.usage.take() {
+            self.spending.add(&self.model, &usage);
+        }
+    }
+}
+
+impl Stream for CountedReply {
+    type Item = Result<Chunk, ModelError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
+        let mut polled = Pin::new(reply).poll_next(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(Chunk::Usage(usage)))) => self.usage = Some(*usage),
+            // A reply of which no usage is known still needs a price.
+            Poll::Ready(Some(Ok(Chunk::Finished(_)))) => drop(self.usage.get_or_insert_default()),
+            Poll::Ready(Some(Ok(Chunk::NextAttempt(next)))) => {
+                let model = next.model.clone();
+                self.count();
+                self.model = model.unwrap_or_else(|| self.model.clone());
+                // A further attempt is a request of its own, which the next poll would send.
+                if let Err(why) = self.spending.take() {
+                    polled = Poll::Ready(Some(Err(refused(why))));
+                }
+            }
+            _ => {}
+        }
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            self.reply = None;
+            self.count();
+        }
+        polled
+    }
+}
+
+impl Drop for CountedReply {
+    fn drop(&mut self) {
+        self.count();
     }
 }
 

@@ -52,7 +52,8 @@
 //!   nothing](CaseStatus::LeftRecord), and the coverage says so.
 //! - The same cases and the same candidate, with a model that answers alike, give the same report byte by byte. Times and
 //!   costs are left out unless they are [asked for](Experiment::measured); the seed of a comparison is in it.
-//! - A data set is read case by case, and results can be given away: memory does not grow with either.
+//! - A data set is read case by case, and results are kept in a file ([`ReportFile`], [`StoredReport`]) or given away: memory grows
+//!   with neither, but for about twenty bytes a case, and at most a hundred in a [`Comparison`].
 //!
 //! Each result is an event of `tracing`, `gen_ai.evaluation.result` with the evaluator, its score and its explanation, as the
 //! [conventions](https://opentelemetry.io/docs/specs/semconv/gen-ai/) of OpenTelemetry have it: a program that exports spans
@@ -61,23 +62,29 @@
 //! # What is absent
 //!
 //! There is no network and no process here: an evaluator that is a program needs a [`ProgramRunner`]. Nothing is written to a
-//! store but the runs of a [`Judge`]. Graphs are replayed only.
+//! store but the runs of a [`Judge`]. No graph is evaluated.
 #![doc = include_str!("../docs/limits.md")]
 
 mod answers;
 mod case;
 mod comparison;
 mod data_set;
+mod data_set_file;
 mod error;
 mod expectation;
 mod experiment;
 mod interchange;
 mod judge;
+mod locked;
 mod mode;
 mod redaction;
+mod replaced_texts;
 mod report;
 mod report_file;
+mod report_text;
+mod run_redaction;
 mod spending;
+mod stored_report;
 mod telemetry;
 mod timelines;
 mod trial;
@@ -87,17 +94,20 @@ pub use stepfold_agent_loop::Agent;
 pub use crate::case::{Case, CaseSource, Conversation, Record};
 pub use crate::comparison::{Comparison, DEFAULT_SEED, Verdict, exact_mcnemar};
 pub use crate::data_set::DataSet;
+pub use crate::data_set_file::DataSetFile;
 pub use crate::error::EvalError;
 pub use crate::expectation::{
     CallOrder, CallRule, Evaluator, Expectation, ExpectedCall, ExpectedCalls, Program, ProgramRunner, Score,
 };
 pub use crate::experiment::Experiment;
-pub use crate::interchange::{Converted, DataSetFormat};
+pub use crate::interchange::{Converted, DataSetFormat, LeftOut};
 pub use crate::judge::{Judge, Rubric};
+pub use crate::locked::FileLock;
 pub use crate::mode::Mode;
 pub use crate::redaction::CaseRedaction;
 pub use crate::report::{CaseResult, CaseStatus, Measured, REPORT_FORMAT, Report, ReportHead, Summary};
 pub use crate::report_file::ReportFile;
 pub use crate::spending::Spending;
+pub use crate::stored_report::StoredReport;
 pub use crate::timelines::Timelines;
 pub use crate::trial::{Trial, TrialCall};

@@ -11,17 +11,21 @@ use stepfold_agent_loop::{
     Agent, ApprovalRequest, CallAnswer, Divergence, Event, EventKind, Exit, Input, Observer, ObserverError,
     Pause, Run, RunAnswer, RunError, RunEvent, RunFault, StartingCall,
 };
+use stepfold_runner::OutsideRequests;
 use stepfold_state_core::chat::{Cost, Message, Prices};
 use stepfold_state_core::state::State;
 
 use crate::answers::{Coverage, RecordAnswers, SharedAnswers};
 use crate::case::{Case, values_of};
 use crate::expectation::{CallRule, EvaluationContext, ExpectedCall, Score, calls_fault};
+use crate::replaced_texts::ReplacedTexts;
+use crate::run_redaction::RunRedaction;
 use crate::spending::{RunMeter, Spending};
 use crate::trial::{Trial, TrialCall};
 
 /// The way in which a candidate is confronted with the cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Mode {
@@ -79,6 +83,8 @@ pub(crate) struct Attempt {
     pub(crate) elapsed: std::time::Duration,
     /// The events of the candidate.
     pub(crate) events: Vec<Event>,
+    /// The comparisons before an error.
+    pub(crate) scores: Vec<Score>,
 }
 
 #[derive(Default)]
@@ -105,11 +111,13 @@ impl Attempt {
     }
 }
 
-/// Replays the record of a case.
-pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
+/// Replays the record of a case. Where it has a text with parts replaced, a text of the candidate with other parts in their places is not
+/// another one.
+pub(crate) async fn replay(agent: &Agent, case: &Case, redaction: &RunRedaction) -> Attempt {
     let Some((record, began)) = case.record.as_ref().zip(case.began()) else {
         return Attempt::ended(Ending::Unsuited("it has no record"));
     };
+    let marked = ReplacedTexts::of(record.agent.as_ref(), agent, redaction);
     let replayed = async {
         if let Some(before) = &record.agent {
             Divergence::check_schema(before, agent.fingerprint())
@@ -118,7 +126,8 @@ pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
         let input = Input::recorded(case.state(agent.schema())?, began).with_summary(record.summary.clone());
         let run = Run::new(agent, input, run_id(case)).map_err(|error| error.to_string())?;
         let is_stored = |write: &stepfold_state_core::state::Write| !write.key().starts_with("temp:");
-        let replayed = run.replay_with_tools(&record.events, is_stored).await;
+        let is_alike = |recorded: &str, made: &str| marked.are_alike(recorded, made);
+        let replayed = run.replay_alike(&record.events, is_stored, is_alike).await;
         Ok::<_, String>(replayed.map(drop).map_err(|divergence| match &record.agent {
             Some(before) => divergence.explained(before, agent.fingerprint()).to_string(),
             None => divergence.to_string(),
@@ -127,9 +136,12 @@ pub(crate) async fn replay(agent: &Agent, case: &Case) -> Attempt {
     let recorded = Box::new(Trial::recorded(case).unwrap_or_default());
     match replayed.await {
         Err(error) => Attempt::failed(format_args!("replay could not begin: {error}")),
-        Ok(Ok(())) => Attempt::ended(Ending::Compared(vec![Score::passed("replay")], recorded)),
-        Ok(Err(divergence)) => {
-            Attempt::ended(Ending::Compared(vec![Score::failed("replay", divergence)], recorded))
+        Ok(replayed) => {
+            let score = match replayed.err().or_else(|| marked.hidden_change()) {
+                None => Score::passed("replay"),
+                Some(why) => Score::failed("replay", why),
+            };
+            Attempt::ended(Ending::Compared(vec![score], recorded))
         }
     }
 }
@@ -139,7 +151,7 @@ pub(crate) async fn next(
     agent: &Agent,
     case: &Case,
     rule: &CallRule,
-    EvaluationContext { prices, spending, .. }: &EvaluationContext,
+    EvaluationContext { prices, spending, budgets, redaction, .. }: &EvaluationContext,
 ) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
@@ -155,6 +167,8 @@ pub(crate) async fn next(
         rule,
         prices,
         spending,
+        budgets: budgets.as_ref(),
+        redaction,
         own_model: agent.model().id(),
         scores: Vec::new(),
         trial: Trial::default(),
@@ -171,7 +185,10 @@ pub(crate) async fn next(
         });
         match followed {
             Ok(()) => {}
-            Err(NoReply::Failed(error)) => return Attempt { ending: Ending::Error(error), ..asked.attempt },
+            Err(NoReply::Failed(error)) => {
+                let NextReplies { scores, attempt, .. } = asked;
+                return Attempt { ending: Ending::Error(error), scores, ..attempt };
+            }
             Err(NoReply::Left(why)) => {
                 asked.attempt.coverage.left_at = Some(format!("left at step {}: {why}", event.step));
                 break;
@@ -188,8 +205,8 @@ pub(crate) async fn next(
 
 /// A run of the candidate that has begun with the input of a case.
 fn begun(agent: &Agent, case: &Case) -> Result<Run, String> {
-    let mut run =
-        Run::new(agent, case.input(agent.schema())?, run_id(case)).map_err(|error| error.to_string())?;
+    let input = case.input(case.state(agent.schema())?);
+    let mut run = Run::new(agent, input, run_id(case)).map_err(|error| error.to_string())?;
     let began = run.feed(RunAnswer::Begin, std::time::Duration::ZERO).map_err(|error| error.to_string())?;
     run.follow(&began).map_err(|error| error.to_string())?;
     Ok(run)
@@ -200,6 +217,8 @@ struct NextReplies<'a> {
     rule: &'a CallRule,
     prices: &'a Prices,
     spending: &'a Spending,
+    budgets: Option<&'a OutsideRequests>,
+    redaction: &'a RunRedaction,
     /// The id of the model, where its provider names none.
     own_model: &'a str,
     scores: Vec<Score>,
@@ -214,8 +233,9 @@ impl NextReplies<'_> {
         let mut seen = FirstReply::default();
         // The run stops before the candidate would call a tool ahead of its next reply: no function starts.
         let unanswered = |_: &StartingCall| None::<CallAnswer>;
-        let meter = Arc::new(RunMeter::new(self.spending));
-        let asked = run.clone().resume().answer_calls_with(unanswered).meter_with(meter);
+        let meter = Arc::new(RunMeter::new(self.spending, self.budgets).map_err(NoReply::Failed)?);
+        let asked = self.redaction.add_to(run.clone().resume());
+        let asked = asked.answer_calls_with(unanswered).meter_with(meter);
         let ended = asked.record_with(&mut seen).await;
         let Some(replied) = seen.0 else {
             return Err(match ended {
@@ -297,31 +317,37 @@ pub(crate) fn recorded(case: &Case, prices: &Prices) -> Attempt {
             cost = cost.zip(price).map(|(before, price)| before + price);
         }
     }
-    Attempt { ending: Ending::Made(Box::new(trial)), cost, ..Attempt::default() }
+    let elapsed = case.events().last().map_or(std::time::Duration::ZERO, |event| event.elapsed);
+    Attempt { ending: Ending::Made(Box::new(trial)), cost, elapsed, ..Attempt::default() }
 }
 
-/// Runs the turn of a case; its record answers the calls, or the tools do.
+/// Runs the turn of a case; its record answers the calls, or the tools do. The run begins with the messages as they are written, on
+/// the rest as a session stores it.
 pub(crate) async fn roll(
     agent: &Agent,
-    case: &Case,
+    (written, case): (&Case, &Case),
     answers: impl FnOnce(State) -> RecordAnswers,
-    EvaluationContext { prices, spending, .. }: &EvaluationContext,
+    EvaluationContext { prices, spending, budgets, redaction, .. }: &EvaluationContext,
 ) -> Attempt {
     if agent.planner().is_some() {
         return Attempt::ended(Ending::Unsuited("the candidate is a graph"));
     }
-    let began = case.state(agent.schema()).and_then(|state| Ok((state, case.input(agent.schema())?)));
-    let (state, input) = match began {
-        Ok(began) => began,
+    let state = match case.state(agent.schema()) {
+        Ok(state) => state,
         Err(error) => return Attempt::failed(format_args!("run could not begin: {error}")),
     };
-    let answers = SharedAnswers::new(answers(state));
+    let input = written.input(state.clone());
+    let meter = match RunMeter::new(spending, budgets.as_ref()) {
+        Ok(meter) => Arc::new(meter),
+        Err(error) => return Attempt::failed(format_args!("budgets failed: {error}")),
+    };
+    let answers = SharedAnswers::new(answers(state).redacted(redaction));
     let approver = answers.clone();
     let mut seen = CommittedEvents::default();
     let steps = Arc::clone(&seen.steps);
     let mut steered = steered_messages(case.events());
-    let ended = agent
-        .run(input)
+    let ended = redaction
+        .add_to(agent.run(input))
         .id(run_id(case))
         .answer_calls_with(answers.clone())
         .approve_with(move |requests: Vec<ApprovalRequest>| std::future::ready(approver.decisions(&requests)))
@@ -329,7 +355,7 @@ pub(crate) async fn roll(
             let is_due = steered.front().is_some_and(|(step, _)| *step <= steps.load(Ordering::Relaxed));
             is_due.then(|| steered.pop_front()).flatten().map(|(_, message)| message)
         })
-        .meter_with(Arc::new(RunMeter::new(spending)))
+        .meter_with(meter)
         .observe(&mut seen)
         .await;
     let coverage = answers.with(|answers| answers.coverage.clone());
@@ -342,11 +368,13 @@ pub(crate) async fn roll(
     let ending = match &ended {
         Err(error) => failed(error),
         Ok(outcome) if is_left(outcome.exit(), &coverage) => Ending::LeftRecord,
-        Ok(outcome) => {
-            Ending::Made(Box::new(Trial::of(&events, values_of(outcome.state()), Some(outcome.exit()))))
-        }
+        Ok(outcome) => match outcome.exit() {
+            // It says nothing about the candidate.
+            Exit::Paused(Pause::Budget(exhausted)) => Ending::Error(exhausted.to_string()),
+            exit => Ending::Made(Box::new(Trial::of(&events, values_of(outcome.state()), Some(exit)))),
+        },
     };
-    Attempt { ending, coverage, cost, elapsed, events }
+    Attempt { ending, coverage, cost, elapsed, events, ..Attempt::default() }
 }
 
 fn failed(error: &RunError) -> Ending {

@@ -1,17 +1,20 @@
 //! Reports: the results of an experiment, as data, as JSON lines, and as text for people and for other programs.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{BufRead, Write};
 
-use quick_junit::{NonSuccessKind, Report as JunitReport, TestCase, TestCaseStatus, TestSuite};
 use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Fingerprint;
 
 use crate::case::Case;
+use crate::data_set::{read_line, without_mark};
 use crate::error::EvalError;
 use crate::expectation::Score;
 use crate::mode::Mode;
+use crate::report_text::{
+    ReportResults, counted, percent, printable, write_json_lines, write_junit, write_markdown, write_table,
+};
 use crate::timelines::Timelines;
 use crate::trial::Trial;
 
@@ -20,6 +23,7 @@ pub const REPORT_FORMAT: u64 = 1;
 
 /// Mode and candidate of an experiment: the first line of a stored report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ReportHead {
     /// The version of the format.
@@ -29,6 +33,7 @@ pub struct ReportHead {
     /// The name of the candidate.
     pub candidate: String,
     /// The fingerprint of the candidate.
+    #[cfg_attr(test, schemars(with = "BTreeMap<String, serde_json::Value>"))]
     pub fingerprint: Fingerprint,
     /// The options that results depend on, apart from defaults: allowed tools, for example.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -74,6 +79,7 @@ impl ReportHead {
 
 /// The status of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CaseStatus {
@@ -105,6 +111,7 @@ impl CaseStatus {
 
 /// The result of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct CaseResult {
     /// The case.
@@ -148,6 +155,7 @@ const fn is_zero(count: &u64) -> bool {
 
 /// The time and the cost of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Measured {
     /// The duration of the run in microseconds.
@@ -162,30 +170,29 @@ impl CaseResult {
         CaseResult { case: case.name.clone(), digest: case.digest(), ..CaseResult::default() }
     }
 
-    /// The case, with the number of the repeat after the first one.
+    /// The case in one line, with the number of the repeat after the first one.
     pub(crate) fn label(&self) -> String {
+        let case = printable(&self.case);
         match self.repeat {
-            0 => self.case.clone(),
-            repeat => format!("{} #{}", self.case, repeat + 1),
+            0 => case,
+            repeat => format!("{case} #{}", repeat + 1),
         }
     }
 
-    fn set_scores(&mut self, scores: Vec<Score>, trial: &Trial) {
-        self.status = match scores.iter().all(|score| score.passed) {
-            _ if scores.is_empty() => CaseStatus::Skipped,
+    /// Sets the numbers of a turn.
+    pub(crate) const fn set_trial(&mut self, trial: &Trial) {
+        (self.steps, self.tokens) = (trial.steps, trial.usage.total_tokens());
+    }
+
+    /// Sets the status by the scores, or by the error of an evaluator that could not evaluate: the scores before it stay.
+    pub(crate) fn set_evaluated(&mut self, error: Option<String>) {
+        self.status = match self.scores.iter().all(|score| score.passed) {
+            _ if error.is_some() => CaseStatus::Error,
+            _ if self.scores.is_empty() => CaseStatus::Skipped,
             true => CaseStatus::Passed,
             false => CaseStatus::Failed,
         };
-        (self.steps, self.tokens) = (trial.steps, trial.usage.total_tokens());
-        self.scores = scores;
-    }
-
-    /// Sets the scores, or the error of an evaluator that could not evaluate.
-    pub(crate) fn set_evaluated(&mut self, scores: Result<Vec<Score>, String>, trial: &Trial) {
-        match scores {
-            Ok(scores) => self.set_scores(scores, trial),
-            Err(error) => (self.status, self.reason) = (CaseStatus::Error, Some(error)),
-        }
+        self.reason = error;
     }
 
     /// Whether the case passed; `None` if it says nothing.
@@ -207,7 +214,7 @@ impl CaseResult {
             })
             .collect();
         reasons.extend(self.reason.clone());
-        reasons.join("; ").replace('\n', " ")
+        printable(&reasons.join("; ").replace('\n', " "))
     }
 
     /// Writes the result as a line.
@@ -230,26 +237,33 @@ fn write_line(value: &impl Serialize, writer: &mut impl Write) -> Result<(), Eva
 pub struct Summary {
     /// The cases.
     pub cases: u64,
-    /// Passed cases.
+    /// The trials: each case, as often as it was tried. The counts after it are of trials. 0 in a stored summary that
+    /// is older than the field.
+    #[serde(default)]
+    pub trials: u64,
+    /// The trials that passed.
     pub passed: u64,
-    /// Failed cases.
+    /// The trials that failed.
     pub failed: u64,
-    /// Cases that left the record.
+    /// The trials that left the record.
     pub left_record: u64,
-    /// Cases that could not be tried.
+    /// The trials that could not be made.
     pub errors: u64,
-    /// Cases that do not suit the mode.
+    /// The trials of cases that do not suit the mode.
     pub skipped: u64,
-    /// The replies of the model, in the cases that were evaluated.
+    /// The replies of the model, in the trials that were evaluated.
     pub steps: u64,
-    /// The tokens, in the cases that were evaluated.
+    /// The tokens, in the trials that were evaluated.
     pub tokens: u64,
 }
 
 impl Summary {
     /// Adds a result.
     pub const fn add(&mut self, result: &CaseResult) {
-        self.cases += 1;
+        self.trials += 1;
+        if result.repeat == 0 {
+            self.cases += 1;
+        }
         match result.status {
             CaseStatus::Passed => self.passed += 1,
             CaseStatus::Failed => self.failed += 1,
@@ -261,14 +275,35 @@ impl Summary {
         self.tokens = self.tokens.saturating_add(result.tokens);
     }
 
-    /// The part of the evaluated cases that passed; `None` without any.
+    /// The part of the evaluated trials that passed; `None` without any.
     pub fn pass_rate(&self) -> Option<f64> {
-        part(self.passed, self.passed + self.failed)
+        part(self.passed, self.evaluated())
     }
 
-    /// The part of the suitable cases that could be evaluated; `None` without any.
+    /// The same, where a trial with an error has not passed: what could not be tried, beyond a limit of requests for example, meets no
+    /// threshold. `None` without any.
+    pub fn tried_pass_rate(&self) -> Option<f64> {
+        part(self.passed, self.evaluated().saturating_add(self.errors))
+    }
+
+    /// The part of the suitable trials that passed, where one that could not be evaluated has not: a threshold of it holds whatever the
+    /// others would have been. `None` without any.
+    pub fn sure_pass_rate(&self) -> Option<f64> {
+        part(self.passed, self.suitable())
+    }
+
+    /// The part of the suitable trials that could be evaluated; `None` without any.
     pub fn coverage(&self) -> Option<f64> {
-        part(self.passed + self.failed, self.cases - self.skipped)
+        part(self.evaluated(), self.suitable())
+    }
+
+    const fn evaluated(&self) -> u64 {
+        self.passed.saturating_add(self.failed)
+    }
+
+    /// NOTE: Not from the number of trials, which summaries of before that field do not have.
+    const fn suitable(&self) -> u64 {
+        self.evaluated().saturating_add(self.left_record).saturating_add(self.errors)
     }
 }
 
@@ -277,20 +312,24 @@ fn part(count: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| count as f64 / of as f64)
 }
 
-pub(crate) fn percent(part: Option<f64>) -> String {
-    part.map_or_else(|| "-".to_owned(), |part| format!("{:.1} %", part * 100.0))
-}
-
 /// The summary in one line.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { cases, passed, failed, left_record, errors, skipped, steps, tokens } = self;
+        let Summary { cases, trials, passed, failed, left_record, errors, skipped, steps, tokens } = self;
+        f.write_str(&counted(*cases, "case", "cases"))?;
+        // A summary of before that field has 0.
+        if trials != cases && *trials > 0 {
+            write!(f, ", {}", counted(*trials, "trial", "trials"))?;
+        }
         write!(
             f,
-            "{cases} cases: {passed} passed, {failed} failed, {left_record} left the record, {errors} errors, \
-             {skipped} skipped; pass rate {}, coverage {}; {steps} steps, {tokens} tokens",
+            ": {passed} passed, {failed} failed, {left_record} left the record, {}, {skipped} skipped; \
+             pass rate {}, coverage {}; {}, {}",
+            counted(*errors, "error", "errors"),
             percent(self.pass_rate()),
             percent(self.coverage()),
+            counted(*steps, "step", "steps"),
+            counted(*tokens, "token", "tokens"),
         )
     }
 }
@@ -323,65 +362,28 @@ impl Report {
     /// # Errors
     /// When it cannot be written.
     pub fn write_json_lines(&self, writer: &mut impl Write) -> Result<(), EvalError> {
-        self.head.write_line(writer)?;
-        self.results.iter().try_for_each(|result| result.write_line(writer))
+        write_json_lines(self, writer)
     }
 
-    /// Reads the stored form.
+    /// Reads the stored form into memory; a [`StoredReport`](crate::StoredReport) reads it result by result.
     ///
     /// # Errors
     /// [`EvalError::Line`] for a line that cannot be read, or a newer format.
-    pub fn from_json_lines(reader: impl BufRead) -> Result<Self, EvalError> {
-        let fault = |line: usize, why: String| EvalError::Line { what: "report", line, why };
-        let mut lines = reader.lines().enumerate();
-        let first = lines.next().ok_or_else(|| fault(1, "expected the head of a report".to_owned()))?;
-        let first = first.1.map_err(EvalError::io("reading of the report"))?;
-        let head: ReportHead = serde_json::from_str(&first).map_err(|error| fault(1, error.to_string()))?;
-        if head.stepfold_eval_report > REPORT_FORMAT {
-            let why =
-                format!("expected format {REPORT_FORMAT} or older, found {}", head.stepfold_eval_report);
-            return Err(fault(1, why));
-        }
-        let results = lines.map(|(index, line)| {
-            let line = line.map_err(EvalError::io("reading of the report"))?;
-            serde_json::from_str(&line).map_err(|error| fault(index + 1, error.to_string()))
-        });
-        Ok(Report { head, results: results.collect::<Result<_, _>>()? })
-    }
-
-    /// Reads the results of an interrupted experiment: a report whose last line may be torn. The number is that of the bytes
-    /// that are whole; the head may be missing if there are none.
-    ///
-    /// # Errors
-    /// [`EvalError::Line`] for another line that cannot be read, or a newer format.
-    pub fn from_interrupted(text: &[u8]) -> Result<(Option<Self>, usize), EvalError> {
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        let report = (whole > 0).then(|| Report::from_json_lines(&text[..whole])).transpose()?;
-        Ok((report, whole))
+    pub fn from_json_lines(mut reader: impl BufRead) -> Result<Self, EvalError> {
+        let (mut head, mut results) = (None, Vec::new());
+        read_lines(&mut reader, false, |_, line| {
+            match line {
+                ReportLine::Head(found) => head = Some(*found),
+                ReportLine::Result(result) => results.push(*result),
+            }
+            Ok(())
+        })?;
+        Ok(Report { head: head.ok_or_else(missing_head)?, results })
     }
 
     /// Markdown, for a comment to a pull request. Long lists are shortened to `rows`.
     pub fn to_markdown(&self, rows: usize) -> String {
-        let mut text = format!(
-            "### Evaluation of `{}` ({})\n\n{}\n",
-            self.head.candidate,
-            self.head.mode,
-            self.summary()
-        );
-        let open: Vec<&CaseResult> =
-            self.results.iter().filter(|result| result.status != CaseStatus::Passed).collect();
-        if open.is_empty() {
-            return text;
-        }
-        text.push_str("\n| case | status | why |\n|---|---|---|\n");
-        for result in open.iter().take(rows) {
-            let (case, why) = (code(&result.label()), code(&result.why()));
-            let _ = writeln!(text, "| {case} | {} | {why} |", result.status.name());
-        }
-        if open.len() > rows {
-            let _ = writeln!(text, "\nand {} more", open.len() - rows);
-        }
-        text
+        text_of(|text| write_markdown(self, text, rows)).unwrap_or_default()
     }
 
     /// JUnit's XML: a test for each case. A case that left the record is skipped.
@@ -389,57 +391,134 @@ impl Report {
     /// # Errors
     /// When it cannot be written.
     pub fn to_junit(&self) -> Result<String, EvalError> {
-        let mut suite = TestSuite::new(self.head.candidate.as_str());
-        for result in &self.results {
-            let non_success = |kind| {
-                let mut status = TestCaseStatus::non_success(kind);
-                status.set_message(result.why());
-                status
-            };
-            let status = match result.status {
-                CaseStatus::Passed => TestCaseStatus::success(),
-                CaseStatus::Failed => non_success(NonSuccessKind::Failure),
-                CaseStatus::Error => non_success(NonSuccessKind::Error),
-                CaseStatus::LeftRecord | CaseStatus::Skipped => {
-                    let mut status = TestCaseStatus::skipped();
-                    status.set_message(format!("{}: {}", result.status.name(), result.why()));
-                    status
-                }
-            };
-            suite.add_test_case(TestCase::new(result.label(), status));
-        }
-        let mut report = JunitReport::new(format!("stepfold eval {}", self.head.mode));
-        report.add_test_suite(suite);
-        let text = report.to_string().map_err(std::io::Error::other);
-        text.map_err(EvalError::io("writing of the report"))
+        text_of(|text| write_junit(self, text))
     }
 }
 
-/// A text in a cell of a table in Markdown, literally: texts of models and names of users must not become links, mentions or
-/// cells.
-pub(crate) fn code(text: &str) -> String {
-    let text = text.replace(['\n', '\r'], " ").replace('|', "\\|");
-    if text.trim().is_empty() {
-        return String::new();
+/// The bytes that a function writes into memory.
+fn text_of(write: impl FnOnce(&mut Vec<u8>) -> Result<(), EvalError>) -> Result<String, EvalError> {
+    let mut text = Vec::new();
+    write(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+impl ReportResults for Report {
+    fn head(&self) -> &ReportHead {
+        &self.head
     }
-    let runs = text.split(|letter| letter != '`').map(str::len);
-    let fence = "`".repeat(runs.max().unwrap_or(0) + 1);
-    let space = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
-    format!("{fence}{space}{text}{space}{fence}")
+
+    fn summary(&self) -> Summary {
+        Report::summary(self)
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(&CaseResult) -> Result<(), EvalError>) -> Result<(), EvalError> {
+        self.results.iter().try_for_each(visit)
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width =
-            self.results.iter().map(|result| result.label().chars().count()).max().unwrap_or(0).clamp(4, 60);
-        writeln!(f, "{:<width$}  {:<15}  {:>5}  {:>8}  why", "case", "status", "steps", "tokens")?;
-        for result in &self.results {
-            let CaseResult { status, steps, tokens, .. } = result;
-            let case = result.label();
-            let row =
-                format!("{case:<width$}  {:<15}  {steps:>5}  {tokens:>8}  {}", status.name(), result.why());
-            writeln!(f, "{}", row.trim_end())?;
+        f.write_str(&text_of(|text| write_table(self, text)).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// A line of a stored report.
+pub(crate) enum ReportLine {
+    Head(Box<ReportHead>),
+    Result(Box<CaseResult>),
+}
+
+/// Reads the lines of a stored report, each with the byte at which it begins. Returns the number of bytes that were read. A
+/// last line without a line break is left out if it may be torn.
+///
+/// # Errors
+/// [`EvalError::Line`] for a line that cannot be read, or a newer format, and those of `visit`.
+pub(crate) fn read_lines(
+    reader: &mut impl BufRead,
+    may_be_torn: bool,
+    mut visit: impl FnMut(u64, ReportLine) -> Result<(), EvalError>,
+) -> Result<u64, EvalError> {
+    let (mut line, mut number, mut place) = (Vec::new(), 0, 0);
+    loop {
+        number += 1;
+        let bytes = read_line(reader, "report", number, &mut line)?;
+        if bytes == 0 || may_be_torn && line.last() != Some(&b'\n') {
+            return Ok(place);
         }
-        writeln!(f, "{}", self.summary())
+        visit(place, parsed(line.trim_ascii_end(), number)?)?;
+        place += bytes;
+    }
+}
+
+/// The content of a line, of which the first one is the head.
+fn parsed(line: &[u8], number: usize) -> Result<ReportLine, EvalError> {
+    let fault = |why: String| EvalError::Line { what: "report", line: number, column: None, why };
+    let json = |error| EvalError::json("report", number, &error);
+    let text = std::str::from_utf8(line).map_err(|_| fault("expected text in UTF-8".to_owned()))?;
+    if number > 1 {
+        return serde_json::from_str(text).map(ReportLine::Result).map_err(json);
+    }
+    let text = without_mark(text);
+    let is_other = |fields: serde_json::Map<_, _>| !fields.contains_key("stepfold_eval_report");
+    if serde_json::from_str(text).is_ok_and(is_other) {
+        return Err(fault("expected the head of a report, as `eval run --report` writes it".to_owned()));
+    }
+    let head: Box<ReportHead> = serde_json::from_str(text).map_err(json)?;
+    if head.stepfold_eval_report > REPORT_FORMAT {
+        let found = head.stepfold_eval_report;
+        return Err(fault(format!("expected format {REPORT_FORMAT} or older, found {found}")));
+    }
+    Ok(ReportLine::Head(head))
+}
+
+/// The error of a report without a line.
+pub(crate) fn missing_head() -> EvalError {
+    let why = "expected the head of a report".to_owned();
+    EvalError::Line { what: "report", line: 1, column: None, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use schemars::{JsonSchema, schema_for};
+    use serde_json::Value;
+
+    use super::{CaseResult, ReportHead};
+
+    /// A line of a report: the first is the head, and the others are results.
+    #[derive(JsonSchema)]
+    #[serde(untagged)]
+    #[expect(dead_code, reason = "it is there for its schema")]
+    enum ReportLine {
+        Head(ReportHead),
+        Result(CaseResult),
+    }
+
+    /// Removes the links of rustdoc from descriptions.
+    fn without_links(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match field {
+                        Value::String(text) if name == "description" => {
+                            let link =
+                                regex_lite::Regex::new(r"\[([^\]]*)\](\([^)]*\))?").expect("an expression");
+                            *text = link.replace_all(text, "$1").into_owned();
+                        }
+                        field => without_links(field),
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(without_links),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_schema_of_reports_is_current() {
+        let mut schema = serde_json::to_value(schema_for!(ReportLine)).expect("a schema");
+        without_links(&mut schema);
+        // The order of keys depends on a feature of `serde_json` that others may turn on.
+        schema.sort_all_objects();
+        expect_test::expect_file!["../docs/report.schema.json"].assert_eq(&format!("{schema:#}\n"));
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{MeterError, MeteredRequest, RequestEnd, RequestMeter};
+use stepfold_runner::OutsideRequests;
 use stepfold_state_core::chat::{Prices, Usage};
 
 /// A limit on requests to models and on their cost, shared by all cases of an experiment and its judge.
@@ -70,6 +71,11 @@ impl Spending {
         self
     }
 
+    /// The requests that were sent so far, those of the judge included.
+    pub fn requests(&self) -> u64 {
+        self.spent.requests.load(Ordering::SeqCst)
+    }
+
     /// Takes one request from what is left.
     ///
     /// # Errors
@@ -87,6 +93,11 @@ impl Spending {
         taken.map(drop).map_err(|sent| format!("the limit of {sent} requests is reached"))
     }
 
+    /// Gives back one that was not sent.
+    fn give_back(&self) {
+        self.spent.requests.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Adds the usage of a reply.
     pub(crate) fn add(&self, model: &str, usage: &Usage) {
         match self.prices.iter().find_map(|prices| prices.cost(model, usage)) {
@@ -98,17 +109,38 @@ impl Spending {
     }
 }
 
+/// A request that was taken and is not sent yet: it is given back when this is dropped.
+struct TakenRequest<'a>(Option<&'a Spending>);
+
+impl TakenRequest<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for TakenRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(spending) = self.0 {
+            spending.give_back();
+        }
+    }
+}
+
 /// The meter of one run.
-#[derive(Debug)]
 pub(crate) struct RunMeter {
     spending: Spending,
+    /// The budgets of a runner, which the requests count in as well.
+    budgets: Option<Arc<dyn RequestMeter>>,
     /// The model that was asked, by the place of the request.
     asked: Mutex<BTreeMap<Vec<usize>, String>>,
 }
 
 impl RunMeter {
-    pub(crate) fn new(spending: &Spending) -> Self {
-        RunMeter { spending: spending.clone(), asked: Mutex::default() }
+    /// # Errors
+    /// In words, when the budgets have no meter.
+    pub(crate) fn new(spending: &Spending, budgets: Option<&OutsideRequests>) -> Result<Self, String> {
+        let budgets = budgets.map(OutsideRequests::meter).transpose().map_err(|error| error.to_string())?;
+        Ok(RunMeter { spending: spending.clone(), budgets, asked: Mutex::default() })
     }
 }
 
@@ -117,7 +149,18 @@ impl RequestMeter for RunMeter {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.insert(request.place.to_vec(), request.model.to_owned());
         let taken = self.spending.take().map_err(|why| MeterError::Failed(why.into()));
-        Box::pin(std::future::ready(taken))
+        let Some(budgets) = self.budgets.as_ref().filter(|_| taken.is_ok()) else {
+            return Box::pin(std::future::ready(taken));
+        };
+        Box::pin(async move {
+            // Also if the run is dropped while it waits for a rate limit.
+            let taken = TakenRequest(Some(&self.spending));
+            let admitted = budgets.admit(request).await;
+            if admitted.is_ok() {
+                taken.keep();
+            }
+            admitted
+        })
     }
 
     fn end<'a>(&'a self, place: &'a [usize], end: RequestEnd<'a>) -> BoxFuture<'a, ()> {
@@ -125,6 +168,9 @@ impl RequestMeter for RunMeter {
         if let RequestEnd::Recorded { model, usage } | RequestEnd::Unrecorded { model, usage } = end {
             self.spending.add(model.or(asked.as_deref()).unwrap_or_default(), usage);
         }
-        Box::pin(std::future::ready(()))
+        match &self.budgets {
+            Some(budgets) => budgets.end(place, end),
+            None => Box::pin(std::future::ready(())),
+        }
     }
 }

@@ -3,16 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_agent_loop::{Event, EventKind};
-use stepfold_state_core::canonical_json;
 use stepfold_state_core::chat::{Message, Role};
-
-use crate::expectation::shortened;
+use stepfold_state_core::{canonical_json, shortened};
 
 /// The lines of a timeline that are kept.
 const MAX_LINES: usize = 400;
 
 /// Two timelines as lines for people: messages, calls, results and writes. Long lines are shortened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Timelines {
     /// The recorded turn; empty for a written case.

@@ -107,7 +107,7 @@ impl Trial {
                 call.status = Some(outcome.status);
             }
         }
-        let (EventKind::Replied { fates, .. } | EventKind::Asked { fates }) = &event.kind else { return };
+        let (EventKind::Replied { fates, .. } | EventKind::Asked { fates, .. }) = &event.kind else { return };
         for (place, fate) in fates {
             if let (Some(call), CallDisposition::Ask(_) | CallDisposition::Same(_)) =
                 (self.calls.get_mut(open + place), fate)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use stepfold_agent_loop::plan::{BranchAgent, NotBegun, OpenBranch};
 use stepfold_agent_loop::{Agent, AgentBuilder, AgentError, PlannedBranch};
 use stepfold_state_core::chat::Transcript;
@@ -217,6 +217,17 @@ impl AgentNode {
             NodeAgent::Built(agent) => agent,
             NodeAgent::Draft(_) => unreachable!("the graph has built the agents of its nodes"),
         }
+    }
+
+    /// The use that the node makes of its agent, for the fingerprint of the graph. Functions are compared by whether there is one.
+    pub(crate) fn settings(&self) -> Value {
+        let prompt = match &self.prompt {
+            None => Value::Null,
+            Some(NodePrompt::Template(template)) => template.text().into(),
+            Some(NodePrompt::Function(_)) => true.into(),
+        };
+        let answers: Vec<_> = self.answers.iter().map(|target| (&target.key, &target.field)).collect();
+        json!([prompt, answers, self.kind, self.shared, self.adjust.is_some()])
     }
 
     fn wants(&self, name: &str) -> bool {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use stepfold_agent_loop::plan::AttemptPolicy;
 use stepfold_agent_loop::state_core::canonical_json;
@@ -50,6 +51,7 @@ pub struct Node {
     pub(crate) is_deferred: bool,
     pub(crate) is_tracked: bool,
     pub(crate) goes_to: Vec<String>,
+    pub(crate) version: Option<String>,
 }
 
 /// The work of a node.
@@ -130,6 +132,7 @@ impl Node {
             is_deferred: false,
             is_tracked: false,
             goes_to: Vec::new(),
+            version: None,
         }
     }
 
@@ -184,6 +187,29 @@ impl Node {
         self
     }
 
+    /// Names the version of the function: a node with another one is a changed node, for which an open branch waits as for a
+    /// changed tool. A function cannot be compared otherwise.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_graph::{Graph, Node, NodeContext, NodeError, START};
+    ///
+    /// async fn work(_: NodeContext) -> Result<(), NodeError> {
+    ///     Ok(())
+    /// }
+    /// let graph = |version: &str| {
+    ///     let node = Node::new(work).version(version);
+    ///     Graph::builder("small").node("work", node).edge(START, "work").build()
+    /// };
+    /// let changes = graph("2")?.agent().changes_since(graph("1")?.agent().fingerprint());
+    /// assert_eq!(changes[0].to_string(), "node work: settings changed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = Some(version.into());
+        self
+    }
+
     /// Runs the node only when nothing else is left to run, so that it sees all results.
     pub fn deferred(mut self) -> Self {
         self.is_deferred = true;
@@ -209,10 +235,24 @@ impl Node {
         let rules =
             (place, self.max_executions, self.is_deferred, self.is_tracked, &self.goes_to, &self.at_limit);
         let rules = canonical_json(&json!([rules, self.effect, self.on_error.words()]));
-        match &self.work {
-            NodeWork::Function(_) => json!({"rules": rules}),
-            NodeWork::Agent(node) => json!({"rules": rules, "agent": node.agent().fingerprint()}),
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let pauses = self.retry.map(|retry| retry.pauses().map(millis).collect::<Vec<_>>());
+        let attempts = canonical_json(&json!([self.timeout.map(millis), pauses]));
+        let settings = match &self.work {
+            NodeWork::Function(_) => json!(self.version),
+            NodeWork::Agent(node) => json!([self.version, node.settings()]),
+        };
+        let mut parts = json!({"rules": rules, "attempts": attempts, "settings": canonical_json(&settings)});
+        if let NodeWork::Agent(node) = &self.work {
+            parts["agent"] = json!(node.agent().fingerprint());
         }
+        parts
+    }
+
+    /// The effect that these [parts](Self::parts) say.
+    pub(super) fn effect_of_parts(parts: &Value) -> Option<Effect> {
+        let rules: Value = serde_json::from_str(parts.get("rules")?.as_str()?).ok()?;
+        Effect::deserialize(rules.get(1)?).ok()
     }
 
     /// The same in the first form of fingerprints.

@@ -139,6 +139,10 @@ impl Planner for GraphDefinition {
         matches!(node.work, NodeWork::Function(_)).then_some(node.effect)
     }
 
+    fn recorded_effect(&self, part: &Value) -> Option<Effect> {
+        Node::effect_of_parts(part)
+    }
+
     fn agent(&self, node: &str) -> Option<&dyn BranchAgent> {
         match &self.node(node)?.work {
             NodeWork::Agent(agent) => Some(&**agent),

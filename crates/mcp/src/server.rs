@@ -29,7 +29,7 @@ use stepfold_state_core::json_schema::{ValueType, check_bounded};
 use stepfold_state_core::state::State;
 use stepfold_tools::{
     Approval, Effect, RawArgs, RefusedTool, ResultSource, ResultText, Tool, ToolContext, ToolError,
-    ToolSource, Toolset,
+    ToolListing, ToolSource, Toolset,
 };
 
 use crate::connection::{CallError, ConnectionPlan, ServerConnection, ServerLocation, StartFailure};
@@ -124,12 +124,16 @@ struct McpServerInner {
     rules: OfferRules,
     limits: ServerLimits,
     answerer: Option<QuestionHandler>,
+    keeper: Option<ApprovalKeeper>,
     initialize_only: bool,
     link: tokio::sync::Mutex<ConnectionSlot>,
     /// Held while the tools are listed: concurrent callers get the new list.
     listing: tokio::sync::Mutex<()>,
     known: Mutex<KnownTools>,
 }
+
+/// Keeps the approved definitions.
+type ApprovalKeeper = Arc<dyn Fn(&ApprovedTools) + Send + Sync>;
 
 /// The connection, and the number of failed starts before.
 #[derive(Default)]
@@ -266,22 +270,6 @@ impl McpServer {
         let known = self.known();
         let approved = known.approved.as_ref();
         Ok(offer.tools.iter().filter_map(|(_, now)| approved?.change(now)).collect())
-    }
-
-    /// Compares a tool, by its name for the model, with its approved definition. Uses the last list, and requests one
-    /// only if there is none, so that each approval may show the difference.
-    ///
-    /// # Errors
-    /// As [`start`](McpServer::start).
-    pub async fn change_of(&self, tool: &str) -> Result<Option<ToolChange>, McpError> {
-        let listed = self.known().offer.clone();
-        let offer = match listed {
-            Some(offer) => offer,
-            None => self.offer().await?,
-        };
-        let known = self.known();
-        let now = offer.tools.iter().find(|(name, _)| name == tool).map(|(_, definition)| definition);
-        Ok(now.and_then(|now| known.approved.as_ref()?.change(now)))
     }
 
     /// The definitions that count as approved: those of the first list, or those that the builder was
@@ -507,7 +495,7 @@ impl McpServer {
         let refused = &mut offer.refused;
         offer.tools.retain(|(name, definition)| {
             self.trace_omissions(name, definition);
-            let built = self.tool(name, definition, Approval::Never);
+            let built = self.tool(name, definition, Approval::Never, ToolListing::new(definition.digest()));
             let tool = &definition.name;
             built
                 .inspect_err(|reason| {
@@ -524,7 +512,11 @@ impl McpServer {
         let mut known = self.known();
         // NOTE: The first list counts as approved: what matters is that nothing changes unnoticed afterwards. See
         // docs/decisions/mcp.md.
-        let approved = known.approved.get_or_insert_with(|| ApprovedTools::all(&definitions));
+        let approved = known.approved.get_or_insert_with(|| {
+            let approved = ApprovedTools::all(&definitions);
+            self.keep(&approved);
+            approved
+        });
         for change in definitions.iter().filter_map(|now| approved.change(now)) {
             let tool = &change.now.name;
             tracing::info!(server = self.0.name, tool, "a tool is not as it was approved");
@@ -557,7 +549,15 @@ impl McpServer {
         let approved = known.approved.get_or_insert_default();
         if approved.change(definition).is_some() {
             approved.insert(definition.clone());
+            self.keep(approved);
             known.version += 1;
+        }
+    }
+
+    /// Gives the approved definitions to the program. While they are locked, so that the last ones are given last.
+    fn keep(&self, approved: &ApprovedTools) {
+        if let Some(keeper) = &self.0.keeper {
+            keeper(approved);
         }
     }
 
@@ -565,13 +565,15 @@ impl McpServer {
     fn tools(&self, offer: &ServerOffer) -> Vec<Tool> {
         let approved = self.approved().unwrap_or_default();
         let built = offer.tools.iter().filter_map(|(name, definition)| {
-            let approval = match approved.change(definition) {
+            let listing =
+                ToolListing::new(definition.digest()).from_dependency(format!("mcp {}", self.0.name));
+            let (approval, listing) = match approved.change(definition) {
                 // NOTE: Most changes are harmless: the call asks for approval with the difference beside it, and
                 // approves the new definition.
-                Some(_) => Approval::Always,
-                None => self.0.rules.approval(&definition.name),
+                Some(change) => (Approval::Always, listing.changed(change.to_string())),
+                None => (self.0.rules.approval(&definition.name), listing),
             };
-            self.tool(name, definition, approval).ok()
+            self.tool(name, definition, approval, listing).ok()
         });
         built.collect()
     }
@@ -581,6 +583,7 @@ impl McpServer {
         name: &str,
         definition: &Arc<ServerToolDefinition>,
         approval: Approval,
+        listing: ToolListing,
     ) -> Result<Tool, String> {
         let parameters = schema::parameters(&definition.input_schema)?;
         let about =
@@ -607,6 +610,7 @@ impl McpServer {
             .open_parameters()
             .effect(self.0.rules.effect(definition))
             .approval(approval)
+            .listing(listing)
             .timeout(self.0.rules.call_timeout)
             .output_to_string(ResultText::content(ResultSource::Whole, content::to_tool_content))
             .build()
@@ -794,6 +798,7 @@ pub struct McpServerBuilder {
     limits: ServerLimits,
     approved: Option<ApprovedTools>,
     answerer: Option<QuestionHandler>,
+    keeper: Option<ApprovalKeeper>,
     initialize_only: bool,
     faults: Vec<String>,
 }
@@ -817,6 +822,7 @@ impl McpServerBuilder {
             limits: ServerLimits::default(),
             approved: None,
             answerer: None,
+            keeper: None,
             initialize_only: false,
             faults: Vec::new(),
         }
@@ -943,6 +949,14 @@ impl McpServerBuilder {
         self
     }
 
+    /// Is called with the [approved](McpServer::approved) definitions whenever they change: after the first list, unless they were
+    /// given, and after each approval, before the call runs. For a program that stores them at once, so that a crash approves nothing. It
+    /// must return soon, and call no method of the server, which waits for it.
+    pub fn on_approved(mut self, keep: impl Fn(&ApprovedTools) + Send + Sync + 'static) -> Self {
+        self.keeper = Some(Arc::new(keep));
+        self
+    }
+
     /// Answers questions of the server during a call (elicitation); the call waits for the answer, within its
     /// timeout. By default a question of the revision 2026-07-28 becomes a question [of the run](ToolContext::ask),
     /// which is stored with the state of the server, and the call continues with the answer, in any process. A
@@ -979,6 +993,7 @@ impl McpServerBuilder {
             rules: self.rules,
             limits: self.limits,
             answerer: self.answerer,
+            keeper: self.keeper,
             initialize_only: self.initialize_only,
             link: tokio::sync::Mutex::default(),
             listing: tokio::sync::Mutex::default(),

@@ -270,7 +270,7 @@ pub enum RunnerErrorKind {
         r#source: Arc<FeedError>,
     },
     /// A replay diverged from the record.
-    #[error("invocation {invocation} diverged: {source}")]
+    #[error("invocation {invocation} diverged at version {version}: {source}")]
     Diverged {
         /// The invocation.
         invocation: String,
@@ -407,6 +407,28 @@ impl RunnerError {
             | RunnerErrorKind::ClaimLost { unrecorded, .. } => unrecorded,
             _ => &[],
         }
+    }
+
+    /// Whether the session does not exist: it was never made, or was deleted. A caller that lists sessions and reads each of them
+    /// leaves such a session out.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let runner = Runner::builder(Agent::builder(Script::parse("")?).build()?, MemoryStore::new()).build();
+    /// let session = runner.session("ada", "s1").await?;
+    /// session.delete(false).await?;
+    /// assert!(session.state().await.unwrap_err().is_session_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn is_session_not_found(&self) -> bool {
+        matches!(&self.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
     }
 
     /// The partial outcome of the failed run, or the outcome of the one that was recovered before the session

@@ -125,8 +125,8 @@ pub use stepfold_session_scopes as session_scopes;
 pub use crate::access::decision_lookup::RecordedDecision;
 pub use crate::access::unfinished_run::RunInEvents;
 pub use crate::budget::{
-    Budget, BudgetError, BudgetScope, BudgetSpender, BudgetStatus, BudgetWindow, SharedRateLimit, SpendGroup,
-    SpendQuery, SpendReport, SpendSum, WhenExhausted,
+    Budget, BudgetError, BudgetScope, BudgetSpender, BudgetStatus, BudgetWindow, OutsideRequests,
+    SharedRateLimit, SpendGroup, SpendQuery, SpendReport, SpendSum, WhenExhausted,
 };
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;

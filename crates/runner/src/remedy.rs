@@ -118,7 +118,7 @@ fn of_store(error: &SessionError) -> Remedy {
         | ErrorKind::Claimed
         | ErrorKind::ClaimLost
         | ErrorKind::Full => Remedy::Retry,
-        ErrorKind::Incompatible | ErrorKind::Broken => Remedy::Wait,
+        ErrorKind::Incompatible | ErrorKind::Sealed | ErrorKind::Broken => Remedy::Wait,
         _ => Remedy::Never,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stepfold_agent_loop::Agent;
+use stepfold_agent_loop::{Agent, ModelView, Redact};
 use stepfold_session_scopes::{
     AnyStore, Claim, CreateSession, ErrorKind, EventRange, GetSession, ListUsers, OutlineSessions, Session,
     SessionError, SessionId, SessionKey, SessionOutline, SessionSchema, SessionStore, Timestamp, UserId,
@@ -250,6 +250,29 @@ impl Runner {
     /// The agent.
     pub fn agent(&self) -> &Agent {
         &self.0.program.agent
+    }
+
+    /// The [redaction](crate::RunnerBuilder::redact) before storing, if there is one: for programs that copy what sessions hold.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, ModelView, Redaction, redacted};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: noted")?).build()?;
+    /// let runner = Runner::builder(agent, MemoryStore::new()).redact(Redaction::all(), ModelView::Keep).build();
+    /// let (rules, view) = runner.redaction().unwrap();
+    /// assert_eq!(redacted(&*rules, "ada@example.org"), "[email]");
+    /// assert_eq!(view, ModelView::Keep);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn redaction(&self) -> Option<(Arc<dyn Redact>, ModelView)> {
+        let redaction = self.0.redaction.as_ref()?;
+        Some((Arc::clone(&redaction.redact), redaction.view))
     }
 
     /// Whether requests to models count in budgets or rate limits.

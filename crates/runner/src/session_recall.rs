@@ -7,7 +7,10 @@ use stepfold_session_scopes::{
     AnyStore, EventRange, FoundMessage, GetSession, SearchSessions, SessionId, SessionKey, SessionStore as _,
 };
 use stepfold_state_core::chat::Role;
-use stepfold_state_core::{search_excerpt, search_words, searched_text};
+use stepfold_state_core::search_words;
+use stepfold_tools::recall::{
+    describe_found, found_limit, no_words, read_parameters, read_part, search_parameters,
+};
 use stepfold_tools::{BuildError, Effect, RawArgs, Tool, ToolContext, ToolError, Toolset};
 
 use crate::record::history::session_of;
@@ -15,15 +18,10 @@ use crate::record::history::session_of;
 const SEARCH: &str = "recall_sessions";
 const READ: &str = "recall_session_read";
 /// The tools whose results only repeat what is elsewhere.
-const IGNORED: [&str; 4] = [SEARCH, READ, "recall_search", stepfold_tools::RECALL_READ];
+pub(crate) const RECALLING: [&str; 4] = [SEARCH, READ, "recall_search", stepfold_tools::RECALL_READ];
 
-const DEFAULT_FOUND: usize = 5;
-const MAX_FOUND: usize = 20;
 /// The characters of an excerpt.
 const EXCERPT: usize = 400;
-/// The characters that one call reads by default, and at most.
-const DEFAULT_READ: usize = 4_000;
-const MAX_READ: usize = 16_000;
 
 /// Two tools with which a model looks into the other sessions of its user, beside those that look back into its own
 /// (`recall_tools` of `stepfold-tools`): `recall_sessions` finds messages by their words, `recall_session_read` reads one.
@@ -96,7 +94,9 @@ impl SessionRecall {
             Tool::new(SEARCH, "Searches messages of earlier conversations with this user, by words.", search);
         let read =
             Tool::new(READ, "Reads a message of an earlier conversation, which a search has found.", read);
-        let tools = [search.parameters(search_parameters()), read.parameters(read_parameters())];
+        let read_parameters = read_parameters(&places(), &["session", "version"]);
+        let tools =
+            [search.parameters(closed(search_parameters())), read.parameters(closed(read_parameters))];
         // NOTE: they change nothing, so an interrupted call runs again.
         let tools = tools.map(|tool| tool.effect(Effect::Pure).build());
         Ok(tools.into_iter().collect::<Result<Vec<Tool>, BuildError>>()?.into())
@@ -120,13 +120,11 @@ impl SessionRecall {
         let query = arguments["query"].as_str().unwrap_or_default();
         let words = search_words(query);
         if words.is_empty() {
-            return Err(ToolError::permanent(
-                "the query has no words to search for; name what is sought: a person, a number, a term",
-            ));
+            return Err(no_words());
         }
-        let limit = number(arguments, "limit").unwrap_or(DEFAULT_FOUND).clamp(1, MAX_FOUND);
+        let limit = found_limit(number(arguments, "limit"));
         let request = SearchSessions::of_user(caller.app, caller.user, query).except(caller.id).limit(limit);
-        let found = store.search(request.without_results_of(IGNORED)).await?;
+        let found = store.search(request.without_results_of(RECALLING)).await?;
         let found: Vec<Value> = found.iter().map(|found| described(found, &words)).collect();
         if found.is_empty() {
             let note = "no message of an earlier conversation has these words; try others";
@@ -153,20 +151,8 @@ impl SessionRecall {
         let committed = read.visible_events().find(|committed| committed.version == version);
         let message = committed.and_then(|committed| committed.event.messages.get(place));
         let message = message.filter(|message| message.role() != Role::System).ok_or_else(unknown)?;
-        let text = searched_text(message);
-        let (all, from) = (text.chars().count(), number(arguments, "from").unwrap_or_default());
-        if from > 0 && from >= all {
-            return Err(ToolError::permanent(format!(
-                "nothing to read from character {from}: the message has {all}"
-            )));
-        }
-        let length = number(arguments, "characters").unwrap_or(DEFAULT_READ).clamp(1, MAX_READ);
-        let part: String = text.chars().skip(from).take(length).collect();
-        let mut read = json!({"of": message.role().as_str(), "characters": all, "text": part});
-        if from.saturating_add(length) < all {
-            read["next"] = (from + length).into();
-        }
-        Ok(read)
+        let from = number(arguments, "from").unwrap_or_default();
+        read_part(Map::new(), ("the message", message), from, number(arguments, "characters"))
     }
 }
 
@@ -174,54 +160,33 @@ fn number(arguments: &Value, name: &str) -> Option<usize> {
     arguments[name].as_u64().and_then(|number| usize::try_from(number).ok())
 }
 
-/// A found message: where it is, whose it is, its length, and the part with most of the words.
+/// A found message: where and when it is.
 fn described(found: &FoundMessage, words: &[String]) -> Value {
-    let text = searched_text(&found.message);
-    let mut described = Map::new();
-    described.insert("session".to_owned(), found.session.as_str().into());
-    described.insert("version".to_owned(), found.version.into());
-    described.insert("message".to_owned(), found.place.into());
-    described.insert("at".to_owned(), found.at.to_string().into());
-    described.insert("of".to_owned(), found.message.role().as_str().into());
-    if let Some(result) = found.message.tool_result() {
-        described.insert("tool".to_owned(), result.name().into());
-    }
-    described.insert("characters".to_owned(), text.chars().count().into());
-    described.insert("excerpt".to_owned(), search_excerpt(&text, words, EXCERPT).into());
-    described.into()
+    let place = [
+        ("session", Value::from(found.session.as_str())),
+        ("version", found.version.into()),
+        ("message", found.place.into()),
+        ("at", found.at.to_string().into()),
+    ];
+    let place = place.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    describe_found(place, &found.message, words, EXCERPT)
 }
 
-fn search_parameters() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "query": {"type": "string", "description": "A few words of what is sought: names, numbers, terms."},
-            "limit": {
-                "type": ["integer", "null"],
-                "minimum": 1,
-                "description": format!("How many messages to find; {DEFAULT_FOUND} by default, at most {MAX_FOUND}."),
-            },
-        },
-        "required": ["query"],
-        "additionalProperties": false,
-    })
+/// The parameters without any others.
+fn closed(mut parameters: Value) -> Value {
+    parameters["additionalProperties"] = false.into();
+    parameters
 }
 
-fn read_parameters() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "session": {"type": "string", "description": "The conversation, as a search gives it."},
-            "version": {"type": "integer", "minimum": 1, "description": "The version, as a search gives it."},
-            "message": {"type": "integer", "minimum": 0, "description": "The message there, as a search gives it; 0 by default."},
-            "from": {"type": "integer", "minimum": 0, "description": "The first character to read; 0 by default."},
-            "characters": {
-                "type": ["integer", "null"],
-                "minimum": 1,
-                "description": format!("How many characters to read; {DEFAULT_READ} by default, at most {MAX_READ}."),
-            },
-        },
-        "required": ["session", "version"],
-        "additionalProperties": false,
-    })
+/// The parameters that say which message is read.
+fn places() -> [(&'static str, Value); 3] {
+    let message = "The message there, as a search gives it; 0 by default.";
+    [
+        ("session", json!({"type": "string", "description": "The conversation, as a search gives it."})),
+        (
+            "version",
+            json!({"type": "integer", "minimum": 1, "description": "The version, as a search gives it."}),
+        ),
+        ("message", json!({"type": "integer", "minimum": 0, "description": message})),
+    ]
 }

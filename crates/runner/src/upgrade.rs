@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use stepfold_agent_loop::AgentUpgrade;
 use stepfold_session_scopes::{
-    ListSessions, ListUsers, Session, SessionCursor, SessionKey, SessionStore as _, UserId,
+    EventRange, ListSessions, ListUsers, Session, SessionCursor, SessionKey, SessionStore as _, UserId,
 };
 
 use crate::access::session_access::SessionAccess;
 use crate::access::unfinished_run::CheckedUpgrade;
 use crate::core::runner_core::Runner;
 use crate::error::{RunnerError, RunnerErrorKind};
+use crate::handle::session_handle::SessionHandle;
 
 /// The handling of an unfinished run whose agent has changed since.
 ///
@@ -242,8 +243,10 @@ impl CheckedRun {
 pub struct UpgradeCounts {
     /// Runs whose agent is the same.
     pub unchanged: u64,
-    /// Runs that continue with the agent of today, though it has changed.
+    /// Runs that continue with the agent of today, though it has changed: nothing that is open in them depends on it.
     pub compatible: u64,
+    /// Runs that continue with the agent of today though a change touches open work, under [`Always`](WhenChanged::Always).
+    pub forced: u64,
     /// Runs that continue with the agent that they began with.
     pub pinned: u64,
     /// Runs that are not continued.
@@ -257,17 +260,15 @@ impl UpgradeCounts {
             _ if !run.continues() => &mut self.refused,
             UpgradeStatus::Unchanged => &mut self.unchanged,
             UpgradeStatus::Pinned => &mut self.pinned,
-            // The policy may accept every change.
-            UpgradeStatus::Compatible | UpgradeStatus::Touched | UpgradeStatus::Unreadable => {
-                &mut self.compatible
-            }
+            UpgradeStatus::Compatible => &mut self.compatible,
+            UpgradeStatus::Touched | UpgradeStatus::Unreadable => &mut self.forced,
         };
         *count += 1;
     }
 
     /// The number of all runs.
     pub const fn total(&self) -> u64 {
-        self.unchanged + self.compatible + self.pinned + self.refused
+        self.unchanged + self.compatible + self.forced + self.pinned + self.refused
     }
 }
 
@@ -413,10 +414,68 @@ impl UpgradeCheck {
         let access = SessionAccess::new(Arc::clone(core), core.sessions().get(session.key.clone()));
         let checked = match access.checked_upgrade().await {
             Ok(checked) => checked?,
-            Err(error) => CheckedUpgrade { error: Some(error), ..CheckedUpgrade::default() },
+            // It was deleted since it was listed.
+            Err(error) if error.is_session_not_found() => return None,
+            Err(error) => CheckedUpgrade::unreadable(session.version, error),
         };
-        let CheckedUpgrade { upgrade, is_pinned, agent, error } = checked;
-        let (key, version, policy) = (session.key, session.version, core.when_changed);
-        Some(CheckedRun { key, version, agent, upgrade, is_pinned, policy, error })
+        Some(checked.of(session.key, core.when_changed))
+    }
+}
+
+impl CheckedUpgrade {
+    /// A run whose record cannot be read.
+    fn unreadable(version: u64, error: RunnerError) -> Self {
+        CheckedUpgrade { version, error: Some(error), ..CheckedUpgrade::default() }
+    }
+
+    fn of(self, key: SessionKey, policy: WhenChanged) -> CheckedRun {
+        let CheckedUpgrade { version, upgrade, is_pinned, agent, error } = self;
+        CheckedRun { key, version, agent, upgrade, is_pinned, policy, error }
+    }
+}
+
+impl SessionHandle {
+    /// Compares the agent with the last run of the session, if that has not ended, as [`Runner::check_upgrade`] does with all. It
+    /// reads only.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the store fails. A record that cannot be read is the
+    /// [error](CheckedRun::error) of the run.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::sync::Arc;
+    /// use stepfold_agent_loop::Agent;
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_runner::{Runner, UpgradeStatus};
+    /// use stepfold_session_scopes::MemoryStore;
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    /// # async fn transfer() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let pay = Tool::new("pay", "Pays a bill.", transfer).approval(Approval::Always).build()?;
+    /// # let model = || Script::parse("assistant: > c1 pay()\nassistant: done");
+    /// let agent = Agent::builder(model()?).name("clerk").tools([pay]).build()?;
+    /// let store = Arc::new(MemoryStore::new());
+    /// let session = Runner::builder(agent, Arc::clone(&store)).build().session("ada", "s1").await?;
+    /// session.run("pay the bill").await?;
+    /// assert_eq!(session.check_upgrade().await?.unwrap().status(), UpgradeStatus::Unchanged);
+    ///
+    /// let without_pay = Agent::builder(model()?).name("clerk").build()?;
+    /// let session = Runner::builder(without_pay, store).build().session("ada", "s1").await?;
+    /// let checked = session.check_upgrade().await?.unwrap();
+    /// assert_eq!((checked.continues(), checked.reasons()), (false, vec!["tool pay is gone, and call `c1` is open".to_owned()]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn check_upgrade(&self) -> Result<Option<CheckedRun>, RunnerError> {
+        let checked = match self.access().checked_upgrade().await {
+            Ok(checked) => checked,
+            Err(error) => {
+                let version = self.read_events(EventRange::None).await?.version;
+                Some(CheckedUpgrade::unreadable(version, error))
+            }
+        };
+        let policy = self.runner().0.when_changed;
+        Ok(checked.map(|checked| checked.of(self.key().clone(), policy)))
     }
 }

@@ -84,6 +84,9 @@ export const open = (name, about) => {
 };
 const close = () => open("");
 
+/** Whether the person may do more than read. */
+const mayAct = () => !!know.me && know.me.role !== "read";
+
 /** What can be done with the session at the version that is looked at. */
 export function Actions() {
   const { detail } = know;
@@ -110,6 +113,7 @@ export function Actions() {
       <button type="button" onClick=${pick(store.checkReplay)}>Check replay</button>
       <button type="button" onClick=${pick(() => store.download("json"))}>Export as JSON</button>
       <button type="button" onClick=${pick(() => store.download("test"))}>Export as a test</button>
+      ${mayAct() && html`<button type="button" onClick=${pick(() => open("case"))}>Add to a data set</button>`}
       ${detail?.unfinished && !detail.running && html`<button type="button" onClick=${pick(() => open("abandon"))}>End the run</button>`}
       <button type="button" class="danger" onClick=${pick(() => open("delete"))}>Delete</button>
     </div></details>
@@ -162,6 +166,7 @@ export function Dialogs() {
     case "results": return html`<${EditResult} />`;
     case "arguments": return html`<${OtherArguments} />`;
     case "compare": return html`<${Choose} />`;
+    case "case": return html`<${AddCase} />`;
     case "help": return html`<${Help} />`;
     default: return null;
   }
@@ -276,6 +281,23 @@ function EditResult() {
       setChanged(null);
     }}>${results.slice(0, 200).map((one) => html`<option value=${one.call_id}>${one.name} (${one.call_id})</option>`)}</select></label>
     ${isRead ? html`<${Field} label="Result (JSON)" rows=${5} value=${text} set=${setChanged} />` : html`<p class="quiet">…</p>`}<//>`;
+}
+
+/** The data set that was added to last. */
+let lastDataSet = "";
+
+/** The turn as a case of experiments. */
+function AddCase() {
+  const at = lookedAt();
+  const [name, setName] = useState(lastDataSet);
+  const dataSet = name.trim();
+  return html`<${Ask} title="Add to a data set" word="Add" wrong=${dataSet ? "" : " "} submit=${async () => {
+    const isAdded = await store.addCase(dataSet, at);
+    if (isAdded) lastDataSet = dataSet;
+    return isAdded;
+  }}>
+    <p>The turn at v${at} becomes a case, with its messages, calls and values. Experiments try changed agents with it.</p>
+    <${Field} label="Data set" value=${name} set=${setName} hint="Yours; created if it is new. Letters, digits, - _ and ." /><//>`;
 }
 
 function Choose() {

@@ -6,12 +6,14 @@ import { go, know } from "./store.js";
 
 /** The experiments that are read at once. */
 const MOST = 8;
+/** The cases that are shown at once, and more of them with each click. */
+const ROWS = 500;
 const MARKS = /** @type {Record<string, [string, string]>} */ ({ passed: ["✓", "passed"], failed: ["✗", "failed"], left_record: ["?", "left the record"], error: ["!", "error"], skipped: ["–", "skipped"] });
 
 /** The worst result of the repeats of a case. @param {any[]} results */
 const worst = (results) => ["error", "failed", "left_record", "skipped", "passed"].map((status) => results.find((result) => result.status === status)).find(Boolean);
 
-/** @typedef {{ error?: string, names: string[], baseline: string, candidate: string, read: { experiment: any, comparison: any, results: any[] }[], failed: any[], underWay: any[] }} Found */
+/** @typedef {{ error?: string, names: string[], baseline: string, candidate: string, read: { experiment: any, comparison: any, results: any[], next?: number }[], failed: any[], underWay: any[] }} Found */
 
 /** @param {any} error @returns {any} */
 const wrong = (error) => ({ error: error.message });
@@ -21,10 +23,12 @@ export function Experiments() {
   const [found, setFound] = useState(/** @type {Found | null} */ (null));
   const [open, setOpen] = useState(/** @type {any} */ (null));
   const [times, setTimes] = useState(0);
+  const [rows, setRows] = useState(ROWS);
   const path = `${appPath(app)}/experiments`;
   useEffect(() => {
     const stop = new AbortController();
     setOpen(null);
+    setRows(ROWS);
     read(path, experiment, stop.signal).then(setFound, (error) => stop.signal.aborted || setFound(wrong(error)));
     return () => stop.abort();
   }, [app, experiment, times]);
@@ -47,13 +51,20 @@ export function Experiments() {
   if (!found.read.length) return html`<div class=${jobs ? "experiments" : "empty"}><h1>Experiments</h1>${jobs || html`<p>There is none yet. <code>stepfold eval run --report</code> writes one into the folder of <code>serve --experiments</code>.</p>`}</div>`;
   const cases = [...new Set(found.read.flatMap((one) => one.results.map((result) => result.case)))];
   const comparison = found.read.at(-1)?.comparison;
+  const hidden = Math.max(cases.length - rows, 0);
+  // A page of the API has some of the results.
+  const unread = found.read.reduce((sum, { experiment: one, results }) => sum + Math.max(one.cases - results.length, 0), 0);
+  const showMore = async () => {
+    setRows(rows + ROWS);
+    if (hidden < ROWS && unread > 0) setFound({ ...found, read: await readOn(path, found.read) });
+  };
   return html`<div class="experiments" tabindex="0" role="region" aria-label="Experiments">
     <h1>Experiments</h1>${jobs}
     ${found.names.length > 1 && html`<label>Candidate <select value=${found.candidate} onChange=${(event) => go({ experiment: event.currentTarget.value })}>${found.names.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     ${comparison && html`<p class=${`verdict ${comparison.verdict}`}>${comparison.text.split("\n")[0]} · ${comparison.wins} won, ${comparison.losses} lost, ${comparison.ties} ties, beside ${found.baseline}</p>`}
     <div class="wide"><table class="matrix"><thead><tr><th scope="col">Case</th>${found.read.map(({ experiment: one }) => html`<th scope="col" title=${`${one.candidate}, ${one.mode}: ${one.cases} cases`}>${one.name}<span class="under">${one.pass_rate === null ? "–" : `${Math.round(one.pass_rate * 100)} %`} · ${one.steps} steps</span></th>`)}</tr></thead>
-      <tbody>${cases.slice(0, 500).map((name) => html`<tr><th scope="row" dir="auto">${name}</th>${found.read.map((one) => html`<td><${Cell} of=${one.experiment.name} results=${one.results.filter((result) => result.case === name)} open=${setOpen} isOpen=${open?.name === one.experiment.name && open?.case === name} /></td>`)}</tr>`)}</tbody></table></div>
-    ${cases.length > 500 && html`<p class="quiet">and ${cases.length - 500} more cases</p>`}
+      <tbody>${cases.slice(0, rows).map((name) => html`<tr><th scope="row" dir="auto">${name}</th>${found.read.map((one) => html`<td><${Cell} of=${one.experiment.name} results=${one.results.filter((result) => result.case === name)} open=${setOpen} isOpen=${open?.name === one.experiment.name && open?.case === name} /></td>`)}</tr>`)}</tbody></table></div>
+    ${hidden + unread > 0 && html`<p class="quiet">${hidden > 0 && `${hidden} more cases. `}${unread > 0 && `${unread} more results, of cases that are not read yet. `}<button type="button" onClick=${() => showMore().catch((error) => setFound(wrong(error)))}>Show more</button></p>`}
     ${open && html`<${Turns} result=${open} />`}
   </div>`;
 }
@@ -77,6 +88,20 @@ async function read(path, chosen, signal) {
   // One after the other: a server reads few of them at once.
   for (const name of shown) read.push(await one(name));
   return { names, baseline, candidate, read, failed, underWay };
+}
+
+/** The experiments with one more page of each. @param {string} path @param {Found["read"]} read */
+async function readOn(path, read) {
+  const longer = [];
+  for (const one of read) {
+    if (one.next === undefined) {
+      longer.push(one);
+      continue;
+    }
+    const page = await get(`${path}/${encodeURIComponent(one.experiment.name)}`, { after: one.next });
+    longer.push({ ...one, results: [...one.results, ...page.results], next: page.next });
+  }
+  return longer;
 }
 
 /** @param {{ of: string, results: any[], open: (result: any) => void, isOpen: boolean }} props */

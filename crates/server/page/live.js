@@ -14,6 +14,7 @@ const MOST = 32;
  * @typedef {object} Ears
  * @property {(name: string, data: any) => void} heard an event of the session
  * @property {(row: import("./types").Changed) => void} listed a session of the user changed
+ * @property {() => void} missed sessions of the user may have changed while nobody listened
  * @property {(link: "live" | "lost") => void} link
  * @property {() => void} refused the stream was refused: a request tells why
  */
@@ -42,6 +43,7 @@ function took(message) {
   else if (message.kind === "who") want();
   else if (message.kind === "link") mine?.ears.link(message.link);
   else if (message.kind === "refused") mine?.ears.refused();
+  else if (message.kind === "missed") mine?.ears.missed();
   else if (message.kind === "session") mine?.ears.listed(read(message.text));
   else if (mine && message.of === mine.name) {
     mine.place = message.place ?? mine.place;
@@ -136,10 +138,18 @@ function lead() {
   /** @type {EventSource} */
   let all;
   let again = 0;
+  // One who led before has told of nothing since it stopped.
+  let isLost = true;
   const list = () => {
     all = new EventSource(`${ROOT}/live`);
     all.addEventListener("session", (event) => tell({ kind: "session", text: event.data }));
+    // What changed meanwhile is not told again.
+    all.onopen = () => {
+      if (isLost) tell({ kind: "missed" });
+      isLost = false;
+    };
     all.onerror = () => {
+      isLost = true;
       if (all.readyState !== EventSource.CLOSED) return;
       tell({ kind: "refused" });
       again = setTimeout(list, 8000);

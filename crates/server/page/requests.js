@@ -146,6 +146,8 @@ function Request({ request, chosen, isOne, reading, open, skip, decide }) {
     ${request.message && html`<p class="asks" dir="auto">${request.message}</p>`}
     <${Folded} value=${request.call.arguments} name="a" reading=${reading} open=${open} />
     ${request.inputs_from_state?.map((/** @type {any} */ input) => html`<p class="quiet">From the state key <code>${input.key}</code>: <code>${input.parameter}</code> = <${Input} input=${input} reading=${reading} open=${open} /></p>`)}
+    ${request.changed ? html`<p>This tool is not as it was approved:</p><pre class="value" dir="auto">${request.changed.split("\n").map(allVisible).join("\n")}</pre>`
+    : request.asked_again && html`<p>It was asked about before, with other arguments or values, or as another tool.</p>`}
     ${request.warnings && html`<ul class="wrong">${request.warnings.map((warning) => html`<li>${warning}</li>`)}</ul>`}
     ${chosen !== undefined ? html`<p class="quiet">Chosen: ${typeof chosen === "string" ? chosen : Object.keys(chosen)[0]}</p>`
     : mode === "" ? html`${reading.folds > reading.open.size && html`<${Skip} words=${`${reading.folds - reading.open.size === 1 ? "One part was" : `${reading.folds - reading.open.size} parts were`} not opened.`} isUnread=${reading.isUnread} skip=${skip} />`}<div class="buttons">

@@ -1,7 +1,7 @@
 // The sessions of an app, and which app.
 // @ts-check
 import { html } from "./html.js";
-import { go, know, listSessions, search, statusOf } from "./store.js";
+import { go, know, listSessions, openFirst, search, statusOf } from "./store.js";
 import { moment } from "./text.js";
 import { open as openDialog } from "./act.js";
 
@@ -24,12 +24,7 @@ export function Sessions() {
       ${know.apps.length > 1 ? html`<label class="quiet" for="app">Agent</label><select id="app" title="Open: sessions that wait, failed, or were interrupted" value=${view.app} onChange=${(event) => go({ app: event.currentTarget.value, session: undefined })}>${know.apps.map(({ app }) => html`<option value=${app}>${app}${know.stopped[app]?.length ? ` (${know.stopped[app].length} open)` : ""}</option>`)}</select>`
       : html`<b class="app">${view.app}</b>`}
     </div>
-    <div class="top"><input id="search" type="search" dir="auto" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)}
-      onKeyDown=${(event) => {
-        if (event.key !== "Enter" || !found.length) return;
-        open(found[0].id);
-        search("");
-      }} />
+    <div class="top"><input id="search" type="search" dir="auto" aria-label="Search sessions" placeholder="Search" value=${know.search} onInput=${(event) => search(event.currentTarget.value)} onKeyDown=${(event) => event.key === "Enter" && openFirst()} />
       <button disabled=${!know.app} onClick=${() => openDialog("new")} title="n">New</button>
     </div>
     <${Upgrade} />

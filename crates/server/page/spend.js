@@ -10,9 +10,12 @@ import { Chart } from "./usage.js";
 const DAYS = 92;
 /** The most rows of the table. */
 const ROWS = 200;
+/** The most raises that are listed, the newest ones. */
+const RAISES = 20;
 const GROUPS = ["session", "user", "model", "day"];
 
 /** @typedef {{ group: string, requests: number, estimated: number, input_tokens: number, output_tokens: number, cost: string, unpriced: number }} Sum */
+/** @typedef {{ at: string, by: string, budget: string, scope: string, unit: string, from: number, to: number, user?: string }} RaiseRow */
 /** @typedef {{ name: string, scope: string, unit: string, window?: string, spent: number, reserved: number, limit: number, declared?: number, until?: string }} Budget */
 
 const dollars = (/** @type {number} */ value) => `$${value.toFixed(value && value < 0.1 ? 5 : 2)}`;
@@ -33,13 +36,16 @@ export function Spend() {
     return () => stop.abort();
   }, [app, by, isOfAll, user, times]);
   if (!found) return html`<p class="quiet">…</p>`;
-  const { error, days, sums, budgets } = found;
+  const { error, days, sums, budgets, raises } = found;
   const left = sums?.spend.length + sums?.left_out - ROWS;
   return html`<div class="experiments usage" tabindex="0" role="region" aria-label="Spend">
     <h1>Spend</h1>
     ${error && html`<p role="alert" class="wrong">${error}</p>`}
     ${mayRaise() && html`<label>Budgets of user <input type="search" placeholder=${know.me?.user} value=${user} onChange=${(event) => setUser(event.currentTarget.value.trim())} /></label>`}
     ${budgets?.map((/** @type {Budget} */ budget) => html`<${Meter} key=${budget.name} budget=${budget} user=${user || undefined} done=${() => again(times + 1)} />`)}
+    ${raises?.length > 0 && html`<details><summary>${raises.length > RAISES ? `The newest ${RAISES} of ${raises.length} raises` : `${raises.length} raise${raises.length > 1 ? "s" : ""}`}</summary>
+      <div class="wide"><table class="matrix sums"><thead><tr>${["budget", "of", "from", "to", "by", "at"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <tbody>${raises.slice(0, RAISES).map(Raised)}</tbody></table></div></details>`}
     ${know.me?.role === "administer" && html`<p class="skipped"><label><input type="checkbox" checked=${isOfAll} onChange=${(event) => setOfAll(event.currentTarget.checked)} /> All users</label></p>`}
     ${sums && (sums.total.requests ? html`<${Days} days=${days} />
       <label>By <select onChange=${(event) => go({ spend: event.currentTarget.value })}>${GROUPS.map((group) => html`<option selected=${group === by}>${group}</option>`)}</select></label>
@@ -54,13 +60,17 @@ export function Spend() {
 /** @param {Sum} sum */
 const SumRow = (sum) => html`<tr><th scope="row">${sum.group}</th>${[sum.requests, sum.estimated, sum.input_tokens, sum.output_tokens].map((value) => html`<td>${count(value)}</td>`)}<td>${dollars(Number(sum.cost))}</td></tr>`;
 
+/** Who has raised a limit. @param {RaiseRow} raise */
+const Raised = ({ budget, scope, user, unit, from, to, by, at }) => html`<tr><th scope="row" dir="auto">${budget}</th><td><bdi>${user ?? scope}</bdi></td><td>${amount(unit, from)}</td><td>${amount(unit, to)}</td><td><bdi>${by}</bdi></td><td>${moment(at)}</td></tr>`;
+
 /** @param {string} app @param {string} by @param {boolean} isOfAll @param {string} user @param {AbortSignal} signal */
 async function read(app, by, isOfAll, user, signal) {
   // One after the other: a server adds up few at once.
   const { spend: days } = await get(`${appPath(app)}/spend`, { by: "day", all_users: isOfAll }, signal);
   const sums = await get(`${appPath(app)}/spend`, { by, all_users: isOfAll }, signal);
   const { budgets } = await get(`${appPath(app)}/budgets`, { user }, signal);
-  return { days, sums, budgets };
+  const { raises } = await get(`${appPath(app)}/budgets/raises`, {}, signal);
+  return { days, sums, budgets, raises };
 }
 
 /** A budget: what is settled, what is reserved, and its limit. @param {{ budget: Budget, user?: string, done: () => void }} props */

@@ -239,6 +239,8 @@ function listed({ app, id, version, status }) {
     finding = setTimeout(findStopped, 500);
   }
   if (app !== know.view.app) return;
+  // A run that has told its end is still known as running for a moment: a session that was read then says so.
+  if (id === know.view.session && status !== "running" && status !== "deleted" && (know.detail?.running || newestRead)) readDetail();
   for (const changes of reading) changes.set(id, { app, id, version, status });
   const known = know.sessions.find((one) => one.id === id);
   if (status === "deleted") know.sessions = know.sessions.filter((one) => one !== known);
@@ -249,11 +251,23 @@ function listed({ app, id, version, status }) {
   }
   changed();
 }
+/** The newest search, answered or not. */
+let searching = Promise.resolve();
 /** @param {string} text */
 export function search(text) {
   know.search = text;
   know.sessions = [];
-  listSessions();
+  searching = listSessions();
+}
+
+/** Opens the first session that the search finds, which may not be answered yet. */
+export async function openFirst() {
+  const text = know.search;
+  await searching;
+  const [first] = know.sessions;
+  if (!first || know.search !== text) return;
+  go({ session: first.id });
+  search("");
 }
 
 async function openSession() {
@@ -278,16 +292,19 @@ async function openSession() {
   changed();
 }
 
-/** Reads the timeline after a version: brief rows, which are filled when they are in sight. */
+/** The number of times that another session took the name of the one in view. */
+let resets = 0;
+/** Reads the timeline after a version: brief rows, which are filled when they are in sight. An answer may be older than what was heard since, which stays. */
 async function loadRows(after = 0) {
-  const isStill = still();
+  const [isStill, life] = [still(), resets];
   let rows = know.rows.filter((row) => row.version <= after);
   for (let from = after; ;) {
     const page = await get(`${base()}/events`, { after: from, limit: 10_000, brief: true });
-    if (!isStill()) return;
+    if (!isStill() || life !== resets) return;
     for (const row of page.events) row.is_brief = true;
     rows = [...rows, ...page.events];
-    Object.assign(know, { rows, version: page.version, oldest: page.oldest });
+    const newer = know.rows.filter((row) => row.version > page.version);
+    Object.assign(know, { rows: [...rows, ...newer], version: Math.max(know.version, page.version), oldest: page.oldest });
     changed();
     if (!page.next) break;
     from = page.next;
@@ -380,6 +397,10 @@ function listen() {
       know.link = link;
       changed();
     },
+    missed: () => {
+      listSessions();
+      findStopped();
+    },
     refused: () => get(know.detail ? base() : "/me").catch(fail),
   });
 }
@@ -445,8 +466,11 @@ function heard(name, data) {
     case "ended": case "failed": case "paused": case "reset":
       know.unfinished = nothing();
       // Another session has the name by now, or this one has fewer commits.
-      if (name === "reset" && data.after_version < know.version) loadRows().then(renew, fail);
-      else renew();
+      if (name === "reset" && data.after_version < know.version) {
+        resets += 1;
+        Object.assign(know, { rows: [], version: data.after_version });
+        loadRows().then(renew, fail);
+      } else renew();
       break;
     case "gone":
       say(data.reason === "deleted" ? "This session was deleted." : "This session cannot be read.");
@@ -638,6 +662,18 @@ export async function rewind(to) {
 export const edit = (set) => act(() => ask("PATCH", `${base()}/state`, { body: { set, expected: know.version } }), "Written.");
 /** @param {any} results */
 export const editResults = (results) => act(() => ask("PATCH", `${base()}/results`, { body: { results, expected: know.version } }), "Written.");
+
+/** Adds the turn at a version to a data set. @param {string} name @param {number} at */
+export async function addCase(name, at) {
+  const found = await attempt(async () => {
+    const found = await post(`${appPath(know.view.app)}/cases`, { data_set: name, session: know.view.session, at });
+    const [why] = found.unsuited;
+    if (why) throw new Error(why);
+    return found;
+  });
+  if (found) say(found.added ? `Added to ${name}.` : `Its turn is in ${name} already.`);
+  return found;
+}
 
 /** Replays all runs; the first divergence is marked in the timeline. */
 export async function checkReplay() {

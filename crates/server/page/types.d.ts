@@ -12,7 +12,7 @@ export interface SessionRow { id: string; version: number; oldest: number; creat
 /** A session that changed, as the live stream of all of them has it. */
 export interface Changed { app: string; id: string; version: number; status: Status }
 export interface Call { id: string; name: string; arguments: Json }
-export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; times?: number; warnings?: string[]; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
+export interface Request { id: string; call: Call; reason: Json; message?: string; inputs_from_state?: Json; times?: number; warnings?: string[]; changed?: string; asked_again?: boolean; schema?: Json; can_modify: boolean; token?: string; deadline?: string }
 export interface Detail extends SessionRow { running?: string | null; unfinished: boolean; invalid?: string; budget?: { name: string; scope: string; unit: string; spent: number; reserved: number; limit: number; text: string }; pending: Request[]; inbox: { invocation: string; at: string; text: string; joins: boolean }[] }
 export interface Item { call_id: string; name: string; kind: "tool" | "node"; place: number }
 export interface Usage { input_tokens: number; output_tokens: number; cached_input_tokens: number; reasoning_tokens: number }

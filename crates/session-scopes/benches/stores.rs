@@ -36,21 +36,31 @@ use tokio::runtime::Runtime;
 
 #[path = "parts/past.rs"]
 mod past;
+#[path = "parts/sealed.rs"]
+mod sealed;
 #[path = "parts/search.rs"]
 mod search;
 #[path = "../tests/it/server.rs"]
 mod server;
 
 fn main() {
-    // `--count list TIMES`, for a tool that counts instructions.
+    // `--count WHAT TIMES`, for a tool that counts instructions.
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, count, what, times] = &arguments[..]
-        && (count.as_str(), what.as_str()) == ("--count", "list")
+        && count == "--count"
     {
-        return listed::<Memory>(times.parse().expect("a number of times"));
+        let times = times.parse().expect("a number of times");
+        return match what.as_str() {
+            "list" => listed::<Memory>(times),
+            _ if what.contains('-') => sealed::counted(what, times),
+            _ => search::counted(what, times),
+        };
     }
     if std::env::args().any(|argument| argument == "past") {
         return past::ratios();
+    }
+    if std::env::args().any(|argument| argument == "sealed") {
+        return sealed::ratios();
     }
     if std::env::args().any(|argument| argument == "search") {
         return search::figures();
@@ -59,6 +69,7 @@ fn main() {
     if std::env::args().skip(1).all(|argument| argument.starts_with('-')) {
         bytes_of_a_long_session();
         past::ratios();
+        sealed::ratios();
         search::figures();
         durable_rates();
         tasks_at_once();

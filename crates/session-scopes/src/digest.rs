@@ -23,6 +23,8 @@ use crate::error::SessionError;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::ids::SessionKey;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::keys::sealer::StoredBody;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::time::Timestamp;
 
 /// The digest of a session's history up to an event (BLAKE3, 32 bytes); in text, 64 hexadecimal digits.
@@ -177,7 +179,8 @@ impl ContentForm {
                 ContentForm::Erased { content, is_salted: false, left }
             }
             ContentForm::Salted(salt) => {
-                ContentForm::Erased { content: content_digest(salt, body), is_salted: true, left }
+                let content = content_digest(salt, &StoredBody::parse(body));
+                ContentForm::Erased { content, is_salted: true, left }
             }
             ContentForm::Erased { content, is_salted, .. } => {
                 ContentForm::Erased { content, is_salted, left }
@@ -186,11 +189,16 @@ impl ContentForm {
     }
 }
 
-/// The digest of a salt and a body.
+/// The digest of a salt and a body. That of a sealed one is over its bytes, which are fewer than its characters.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn content_digest(salt: ContentSalt, body: &str) -> Digest {
+fn content_digest(salt: ContentSalt, body: &StoredBody<'_>) -> Digest {
+    if let Some((sealed, clear)) = body.digested_bytes() {
+        let mut fields = DigestEncoder::of("stepfold content 3");
+        fields.bytes(salt.as_bytes()).bytes(sealed).bytes(clear);
+        return fields.digest();
+    }
     let mut fields = DigestEncoder::of("stepfold content 2");
-    fields.bytes(salt.as_bytes()).text(body);
+    fields.bytes(salt.as_bytes()).text(body.text());
     fields.digest()
 }
 
@@ -212,6 +220,15 @@ pub(crate) struct ContentDigest {
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl ContentDigest {
     pub(crate) fn new(version: u64, id: &str, at: Timestamp, body: &str, form: ContentForm) -> Self {
+        ContentDigest::of((version, id, at), &StoredBody::parse(body), form)
+    }
+
+    /// The digest of the event of a version, an id and a time.
+    pub(crate) fn of(
+        (version, id, at): (u64, &str, Timestamp),
+        body: &StoredBody<'_>,
+        form: ContentForm,
+    ) -> Self {
         let header = |kind| {
             let mut fields = DigestEncoder::of(kind);
             fields.int(version.cast_signed()).text(id).int(at.as_micros());
@@ -220,7 +237,7 @@ impl ContentDigest {
         let own = match form {
             ContentForm::Plain => {
                 let mut fields = header("stepfold event 1");
-                fields.text(body);
+                fields.text(body.text());
                 fields.digest()
             }
             ContentForm::Salted(salt) => {
@@ -229,7 +246,7 @@ impl ContentDigest {
                 fields.digest()
             }
             // NOTE: the chain does not cover what an erasure has left, so damage to that becomes a mismatch here.
-            ContentForm::Erased { left, .. } if left != left_sum(body) => header("damaged").digest(),
+            ContentForm::Erased { left, .. } if left != left_sum(body.text()) => header("damaged").digest(),
             ContentForm::Erased { content, is_salted: false, .. } => content,
             ContentForm::Erased { content, .. } => {
                 let mut fields = header("stepfold event 2");

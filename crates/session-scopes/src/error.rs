@@ -5,6 +5,7 @@ use stepfold_state_core::state::{HandlerError, Issues, StateError, is_ignorable}
 use thiserror::Error;
 
 use crate::ids::{BudgetId, EventId, IdempotencyKey, SessionKey, WorkerId};
+use crate::keys::KeyRingError;
 use crate::store::BudgetBalance;
 use crate::time::Timestamp;
 
@@ -260,6 +261,19 @@ pub enum SessionError {
         /// The newest supported format.
         supported: u64,
     },
+    /// Stored data has an older format, which a store that is opened for reading does not upgrade.
+    #[error(
+        "unsupported format {found} of the stored {what}: this version reads {current}; open the store for writing, which \
+         upgrades it, as `stepfold work` and `serve` do"
+    )]
+    OlderFormat {
+        /// The stored data.
+        what: &'static str,
+        /// The format of the data.
+        found: u64,
+        /// The format that is read.
+        current: u64,
+    },
     /// Stored data has the number of a format, but not its layout: an unreleased version of this crate wrote it.
     #[error(
         "invalid stored {what}: declared format {format}, but {missing} is missing; an unreleased stepfold wrote \
@@ -281,6 +295,30 @@ pub enum SessionError {
     ForeignTable {
         /// The table.
         table: String,
+    },
+    /// Content of a user is sealed, and its key is not there.
+    #[error("{what} is sealed: {why}")]
+    Sealed {
+        /// The content.
+        what: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// The store was opened with another key ring before.
+    #[error(
+        "the keys of the store are in the key ring `{stored}`, not in `{given}`; open the store with that one"
+    )]
+    OtherKeyRing {
+        /// The name of the ring that the store remembers.
+        stored: String,
+        /// The name of the given ring.
+        given: String,
+    },
+    /// The key ring failed.
+    #[error("the key ring failed: {source}")]
+    KeyRing {
+        /// The error of the ring.
+        r#source: KeyRingError,
     },
     /// The database was busy or unreachable, or the connection was lost. Repeat the operation.
     #[error("the store could not {what}: {}; retry with the same ids", ErrorChain(&**source))]
@@ -383,6 +421,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The stored data is incompatible with the schema or with this version.
     Incompatible,
+    /// The content is sealed, and its key is not there: the user was erased, or the store needs its key ring.
+    Sealed,
     /// Repeat it, with the same ids.
     Transient,
     /// The store is broken: an operator has to repair it.
@@ -423,12 +463,17 @@ impl SessionError {
             SessionError::SchemaMismatch { .. }
             | SessionError::Migration { .. }
             | SessionError::NewerFormat { .. }
+            | SessionError::OlderFormat { .. }
             | SessionError::OtherLayout { .. }
+            | SessionError::OtherKeyRing { .. }
             | SessionError::ForeignTable { .. } => ErrorKind::Incompatible,
+            SessionError::Sealed { .. } => ErrorKind::Sealed,
+            SessionError::KeyRing { source } if source.is_transient() => ErrorKind::Transient,
             SessionError::Unavailable { .. } => ErrorKind::Transient,
             SessionError::Stored { .. }
             | SessionError::Store { .. }
             | SessionError::Damaged { .. }
+            | SessionError::KeyRing { .. }
             | SessionError::EmptyFile { .. }
             | SessionError::FileReplaced { .. }
             | SessionError::LogMissing { .. } => ErrorKind::Broken,
@@ -472,6 +517,13 @@ impl SessionError {
 
     pub(crate) fn erased(key: &SessionKey, version: u64) -> Self {
         SessionError::Erased { key: Box::new(key.clone()), version }
+    }
+
+    /// The error of an operation that needs a key ring, in a store that was opened without.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn ring_missing() -> Self {
+        let why = "the store was opened without its key ring; open it with the ring";
+        SessionError::Sealed { what: "content".to_owned(), why }
     }
 
     pub(crate) fn not_waiting(key: &SessionKey, position: u64) -> Self {

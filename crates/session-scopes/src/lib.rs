@@ -165,7 +165,7 @@
 //! This crate calls no model and runs nothing: that is the runner's task. It has no clock and no source of
 //! random ids: times come from the caller, ids from the caller or from the store's own numbers. There is one
 //! exception each: claims in PostgreSQL expire by the database's clock, and a session's life is random unless
-//! the caller sets it. Nothing is encrypted at rest.
+//! the caller sets it. Content is encrypted at rest with a [`KeyRing`] only, over SQLite and PostgreSQL.
 //!
 //! # Features
 //!
@@ -179,6 +179,7 @@ mod digest;
 mod error;
 mod event;
 mod ids;
+mod keys;
 mod memory;
 mod memory_size;
 #[cfg(feature = "postgres")]
@@ -204,6 +205,9 @@ pub use crate::ids::{
     AppId, Author, BudgetId, ErasureId, EventId, IdempotencyKey, InvocationId, Label, LifeId, MAX_ID_BYTES,
     ReservationId, SessionId, SessionKey, UserId, WorkerId, bounded_id,
 };
+pub use crate::keys::{DataKey, KeyOwner, KeyRing, KeyRingError, KeyRingFuture, MemoryKeyRing, RandomBytes};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use crate::keys::{KeyFile, WrappingKey};
 pub use crate::memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use crate::postgres::{PostgresOptions, PostgresStore};
@@ -217,18 +221,19 @@ pub use crate::session::{
 #[cfg(feature = "sqlite")]
 pub use crate::sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use crate::store::{
-    AnyStore, AppendClaim, AppendEvent, BudgetAmount, BudgetBalance, Claim, ClaimSession, CreateSession,
-    DeleteSession, Deleted, DequeueInput, ERASED_USER, EnqueueInput, Enqueued, EraseData, EraseKind,
-    EraseTarget, ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes, Expected, FaultPlace,
-    FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, FoundMessage, GetSession, InboxEntry,
-    InboxKind, LabelVersion, ListErasures, ListForks, ListSessions, ListSpend, ListUnattended, ListUsers,
-    MAX_BUDGET_AMOUNT, MAX_ERASURE_REASON, MAX_FAULTS, MAX_FOUND_MESSAGES, MAX_INBOX, MAX_INPUT_BYTES,
-    MAX_LABELS, MAX_SEARCHED_SESSIONS, MAX_WINDOW_PARTS, NoticeSource, OutlineSessions, PruneBound,
-    PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS, REMEMBERED_REMOVALS, RaiseBudgets, ReadBudgets,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReservationEnd,
-    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScannedSession, ScopeKey, SearchSessions,
-    SessionCursor, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendAmounts,
-    SpendRecord, SpendState, StateSize, StoreConnections, StoreFault, StoreFaultKind, StoreNotice,
-    StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    AnyStore, AppendClaim, AppendEvent, AppendReservation, BudgetAmount, BudgetBalance, BudgetRaise, Claim,
+    ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput, ERASED_USER, EnqueueInput, Enqueued,
+    EraseData, EraseKind, EraseTarget, ErasedData, ErasedEvent, ErasureRecord, EventRange, EventSizes,
+    Expected, FaultPlace, FindEvent, FindTagged, ForkInfo, ForkSession, ForkedEvent, FoundMessage,
+    GetSession, InboxEntry, InboxKind, LabelVersion, ListErasures, ListForks, ListRaises, ListSessions,
+    ListSpend, ListUnattended, ListUsers, MAX_BUDGET_AMOUNT, MAX_ERASURE_REASON, MAX_FAULTS,
+    MAX_FOUND_MESSAGES, MAX_INBOX, MAX_INPUT_BYTES, MAX_LABELS, MAX_SEARCHED_SESSIONS, MAX_WINDOW_PARTS,
+    NoticeSource, OutlineSessions, PruneBound, PruneSession, Pruned, REMEMBERED_INPUTS, REMEMBERED_KEYS,
+    REMEMBERED_REMOVALS, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim,
+    RenewClaims, Renewed, ReservationEnd, ReserveSpend, RewindSession, ScanSessions, ScannedPage,
+    ScannedSession, ScopeKey, SearchSessions, SessionCursor, SessionOutline, SessionPage, SessionStore,
+    SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState, StateSize, StoreConnections, StoreFault,
+    StoreFaultKind, StoreNotice, StoreNotices, TakeOver, Unattended, VacuumStore, Verified, VerifySessions,
+    WatchStore, WriteScope,
 };
 pub use crate::time::Timestamp;

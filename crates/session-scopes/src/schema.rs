@@ -144,6 +144,12 @@ impl SessionSchema {
         schema
     }
 
+    /// A schema that reads each stored value as it is: of the same keys, [for any type](Schema::untyped), without migrations.
+    #[must_use]
+    pub fn untyped(&self) -> Self {
+        SessionSchema::new(self.schema().untyped())
+    }
+
     /// The schema itself.
     pub fn schema(&self) -> &Schema {
         &self.0.schema

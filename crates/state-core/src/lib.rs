@@ -87,26 +87,34 @@
 //! - `preserve_order`: keeps the order of JSON object fields.
 #![doc = include_str!("../docs/limits.md")]
 
+mod bm25;
 mod canonical;
 pub mod chat;
 mod decode;
 mod depth;
 mod error_chain;
 mod exact;
+mod excerpt;
 mod faults;
 mod invisible;
 pub mod json_schema;
 mod list;
 mod lookalike;
 pub mod state;
+mod word_index;
 mod words;
 
+pub use crate::bm25::Bm25;
 pub use crate::canonical::{canonical_json, canonical_object};
 pub use crate::decode::{DecodeError, DecodeErrorKind, decode};
 pub use crate::depth::MAX_DEPTH;
 pub use crate::error_chain::ErrorChain;
 pub use crate::exact::{ExactError, check_exact, count_values, read_exact};
+pub use crate::excerpt::{shortened, shortened_pair};
 pub use crate::invisible::{escape_all_invisible, escape_invisible, is_invisible};
 pub use crate::list::List;
 pub use crate::lookalike::warnings;
-pub use crate::words::{for_each_search_word, search_excerpt, search_words, searched_text};
+pub use crate::word_index::{WordIndex, search_word_hash};
+pub use crate::words::{
+    for_each_search_hash, for_each_search_word, search_excerpt, search_words, searched_text,
+};

@@ -57,7 +57,8 @@ pub fn folded_approval(request: &ApprovalRequest, form: DisplayForm) -> (StyledT
 fn layout_request(request: &ApprovalRequest, form: DisplayForm, layout: &mut JsonLayout) -> StyledText {
     let mut why = Vec::new();
     if matches!(request.reason, AskReason::MayHaveHappened) {
-        why.push("it had started before a crash, and may have had its effect".to_owned());
+        let started = if request.is_start_uncertain { "may have started" } else { "had started" };
+        why.push(format!("it {started} before a crash, and may have had its effect"));
     }
     if request.times > 1 {
         why.push(format!("the reply makes this call {} times", request.times));
@@ -66,20 +67,24 @@ fn layout_request(request: &ApprovalRequest, form: DisplayForm, layout: &mut Jso
     let arguments = layout.arguments(request);
     // NOTE: An invisible character could hide a part of the request from its approver.
     let (id, tool) = (escape_all_invisible(&request.id), escape_all_invisible(&request.call.name));
+    // An outcome that comes later is delivered by a program, without a decision.
+    let wants = if request.is_later() { "waits for the outcome of " } else { "decide about " };
     let question = match form {
-        DisplayForm::Log => StyledText::from(format!("decide about {id}: ")),
+        DisplayForm::Log => StyledText::from(format!("{wants}{id}: ")),
         DisplayForm::Terminal { .. } => {
-            StyledText::new(TextStyle::ASK, "? ").and("decide about ").with(TextStyle::DIM, &id).and(": ")
+            StyledText::new(TextStyle::ASK, "? ").and(wants).with(TextStyle::DIM, &id).and(": ")
         }
     };
     let warned = |text: StyledText| {
+        let text = changed(text, request);
         request
             .warnings()
             .iter()
             .fold(text, |text, warning| text.and("\n  ").with(TextStyle::BAD, format!("warning: {warning}")))
     };
     if let Some(message) = &request.message {
-        let asked = format!(" asks: {}", escape_all_invisible(message));
+        let asks = if request.is_later() { "" } else { " asks" };
+        let asked = format!("{asks}: {}", escape_all_invisible(message));
         let details = if arguments == " {}" { String::new() } else { arguments };
         let schema = request
             .schema()
@@ -89,6 +94,21 @@ fn layout_request(request: &ApprovalRequest, form: DisplayForm, layout: &mut Jso
     }
     let inputs: String = request.inputs_from_state.iter().map(input).collect();
     warned(question.with(TextStyle::STRONG, &tool).and(&arguments).and(inputs).and(&why))
+}
+
+/// The text with the changes of the tool since its definition was approved, line by line; or that the call was asked about
+/// before.
+fn changed(text: StyledText, request: &ApprovalRequest) -> StyledText {
+    match &request.change {
+        Some(change) => {
+            let lines = change.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
+            text.and(format!("\nthis tool is not as it was approved:{}", lines.collect::<String>()))
+        }
+        None if request.is_asked_again => {
+            text.and("\n  asked again: with other arguments or values, or as another tool")
+        }
+        None => text,
+    }
 }
 
 /// The line of a parameter whose value comes from the state.

@@ -122,7 +122,8 @@ pub use crate::later::Later;
 pub use crate::options::{CallLimits, InvokeOptions, Offload, Overflow};
 pub use crate::policy::{Approval, ApprovalPredicate, Effect, Retry};
 pub use crate::resources::Resources;
-pub use crate::tool::{IntoTool, Tool, ToolBuilder};
+pub use crate::tool::{IntoTool, Tool, ToolBuilder, ToolListing};
+pub use crate::toolset::recall_parts as recall;
 #[cfg(feature = "search")]
 pub use crate::toolset::{FOUND_TOOLS, RECALL_SEARCH, SearchableToolset, recall_tools};
 pub use crate::toolset::{RECALL_READ, RefusedTool, ToolSource, Tools, Toolset};

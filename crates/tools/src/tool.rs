@@ -71,7 +71,53 @@ pub(crate) struct ToolDefinition {
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) approval: Approval,
+    pub(crate) listing: Option<ToolListing>,
     pub(crate) canonical: OnceLock<CanonicalTexts>,
+}
+
+/// The definition of a tool at the server that lists it. An approval holds for the tool as it was shown, and so for all of this.
+///
+/// # Examples
+/// ```
+/// use stepfold_tools::{Tool, ToolError, ToolListing};
+///
+/// let listing = ToolListing::new("9f86d081").changed("-Orders.\n+Orders at once.");
+/// let order = Tool::new("order", "Orders at once.", async || Ok::<_, ToolError>("ordered")).listing(listing);
+/// assert_eq!(order.build()?.listing().map(|listing| &*listing.digest), Some("9f86d081"));
+/// # Ok::<(), stepfold_tools::BuildError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ToolListing {
+    /// A digest of the whole definition, with the parts that models are not shown.
+    pub digest: String,
+    /// The difference from the definition that was approved before, in words, which each request for approval shows; none if
+    /// it is the same.
+    pub change: Option<String>,
+    /// The dependency of the agent that the tool is listed by, as the agent names it: without it, a run that has an open call of
+    /// the tool cannot continue.
+    pub dependency: Option<String>,
+}
+
+impl ToolListing {
+    /// A definition with this digest.
+    pub fn new(digest: impl Into<String>) -> Self {
+        ToolListing { digest: digest.into(), change: None, dependency: None }
+    }
+
+    /// Says which dependency of the agent lists it.
+    #[must_use]
+    pub fn from_dependency(mut self, name: impl Into<String>) -> Self {
+        self.dependency = Some(name.into());
+        self
+    }
+
+    /// Says how it differs from the one that was approved before.
+    #[must_use]
+    pub fn changed(mut self, change: impl Into<String>) -> Self {
+        self.change = Some(change.into());
+        self
+    }
 }
 
 /// The canonical bindings of a tool without bindings, as most tools are.
@@ -213,6 +259,11 @@ impl Tool {
     /// The approval rule of a call.
     pub fn approval(&self) -> &Approval {
         &self.0.approval
+    }
+
+    /// Its definition at the server that lists it, if there is one.
+    pub fn listing(&self) -> Option<&ToolListing> {
+        self.0.listing.as_ref()
     }
 
     /// The timeout of one attempt of a call, if the tool sets one.
@@ -644,6 +695,7 @@ pub struct ToolBuilder {
     timeout: Option<Duration>,
     retry: Option<Retry>,
     approval: Approval,
+    listing: Option<ToolListing>,
 }
 
 impl ToolBuilder {
@@ -666,6 +718,7 @@ impl ToolBuilder {
             timeout: None,
             retry: None,
             approval: Approval::default(),
+            listing: None,
         }
     }
 
@@ -804,6 +857,12 @@ impl ToolBuilder {
         self
     }
 
+    /// Sets its definition at the server that lists it.
+    pub fn listing(mut self, listing: ToolListing) -> Self {
+        self.listing = Some(listing);
+        self
+    }
+
     /// Validates everything that does not need the state's schema, and builds the tool.
     ///
     /// # Errors
@@ -844,6 +903,7 @@ impl ToolBuilder {
             timeout: self.timeout,
             retry: self.retry,
             approval: self.approval,
+            listing: self.listing,
             canonical: OnceLock::new(),
         })))
     }

@@ -183,6 +183,7 @@ class ComparisonRow(TypedDict):
     text: str
     ties: int
     unpaired: list[str]
+    unpaired_count: int
     verdict: str
     wins: int
     won: list[str]
@@ -191,6 +192,7 @@ class ComparisonRow(TypedDict):
 class Completed(TypedDict):
     """A stored outcome."""
 
+    not_continued: NotRequired[list[str]]
     requests: list[str]
     version: int
 
@@ -200,6 +202,7 @@ class Decided(TypedDict):
 
     by: str | None
     invocation: str
+    not_continued: NotRequired[list[str]]
     requests: list[str]
     version: int
 
@@ -228,7 +231,7 @@ class EndRow(TypedDict):
 
 
 class ErasedCaseRow(TypedDict):
-    """A case of a data set that was taken from erased content."""
+    """A case of a data set that was taken from erased content, or is an erased user's own."""
 
     case: str
     data_set: str
@@ -264,9 +267,11 @@ class ErasureRecordRow(TypedDict):
 class ErasureRow(TypedDict):
     """The result of an erasure."""
 
+    budgets: int
     cases: list[ErasedCaseRow]
     dry_run: bool
     events: int
+    results: int
     sessions: list[str]
     spend: int
     user_keys: list[str]
@@ -349,6 +354,7 @@ class ExperimentRows(TypedDict):
 
     comparison: ComparisonRow | None
     experiment: ExperimentRow
+    next: NotRequired[int | None]
     results: list[ResultRow]
 
 
@@ -400,6 +406,23 @@ class ForkRows(TypedDict):
     """The forks of a session."""
 
     forks: list[ForkRow]
+
+
+class ForkedRow(TypedDict):
+    """A session that was forked."""
+
+    claimed: bool
+    created: str
+    forks: NotRequired[int | None]
+    id: str
+    imported: NotRequired[ImportedRow | None]
+    not_continued: NotRequired[list[str]]
+    oldest: int
+    parent: ParentRow | None
+    status: NotRequired[Status | None]
+    title: NotRequired[str | None]
+    updated: str
+    version: int
 
 
 class FoundMessageRow(TypedDict):
@@ -744,6 +767,15 @@ class QuestionRow(TypedDict):
     message: NotRequired[str | None]
 
 
+RaiseRow = TypedDict("RaiseRow", {"at": "str", "budget": "str", "by": "str", "from": "int", "scope": "str", "to": "int", "unit": "str", "user": "NotRequired[str | None]"})
+
+
+class RaiseRows(TypedDict):
+    """Raises of budgets."""
+
+    raises: list[RaiseRow]
+
+
 class RaisedRow(TypedDict):
     """A raised budget."""
 
@@ -751,6 +783,7 @@ class RaisedRow(TypedDict):
     declared: int
     limit: int
     name: str
+    not_continued: NotRequired[list[str]]
     reserved: int
     scope: str
     spent: int
@@ -786,8 +819,10 @@ class ReplayRow(TypedDict):
 class RequestRow(TypedDict):
     """A request that waits for a decision."""
 
+    asked_again: NotRequired[bool]
     call: CallRow
     can_modify: bool
+    changed: NotRequired[str | None]
     deadline: NotRequired[str | None]
     id: str
     inputs_from_state: NotRequired[Any]
@@ -1017,6 +1052,7 @@ class UpgradeRows(TypedDict):
 
     checked: int
     compatible: int
+    forced: int
     has_more: bool
     pinned: int
     refused: int
@@ -1139,9 +1175,17 @@ class Client:
         """Raises the limit of a budget for its current window, and continues a run that waits for it."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/budgets", {}, body)
 
+    def list_raises(self, app: str, *, user: str | None = None) -> RaiseRows:
+        """Lists raises of budgets, newest first: who raised which limit, when, from what to what. Those of the principal's user; all for the role `raise_budgets`."""
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/budgets/raises", {"user": user})
+
     def add_cases(self, app: str, body: NewCases) -> AddedCases:
         """Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/cases", {}, body)
+
+    def delete_data_set(self, app: str, data_set: str, *, user: str | None = None) -> None:
+        """Deletes a data set. Reports of its experiments stay; one that is under way keeps it."""
+        return self._ask("DELETE", f"/api/v1/apps/{_part(app)}/data-sets/{_part(data_set)}", {"user": user})
 
     def list_erasures(self, app: str, *, after: int | None = None) -> ErasurePage:
         """Lists the records of erasures, oldest first: when, by whom and why, never of what."""
@@ -1163,9 +1207,9 @@ class Client:
         """Deletes an experiment. One that waits or runs is cancelled."""
         return self._ask("DELETE", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"user": user})
 
-    def read_experiment(self, app: str, experiment: str, *, baseline: str | None = None, user: str | None = None) -> ExperimentRows:
+    def read_experiment(self, app: str, experiment: str, *, after: int | None = None, baseline: str | None = None, user: str | None = None) -> ExperimentRows:
         """Reads an experiment with its results so far, and compares them with those of another one."""
-        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"baseline": baseline, "user": user})
+        return self._ask("GET", f"/api/v1/apps/{_part(app)}/experiments/{_part(experiment)}", {"after": after, "baseline": baseline, "user": user})
 
     def read_graph(self, app: str) -> Any:
         """Reads the nodes and edges of an app that is a graph."""
@@ -1239,7 +1283,7 @@ class Client:
         """Exports a session: whole as JSON, or as a scripted test."""
         return self._ask("GET", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/export", {"as": as_})
 
-    def fork(self, app: str, session: str, body: Fork | None = None) -> SessionRow:
+    def fork(self, app: str, session: str, body: Fork | None = None) -> ForkedRow:
         """Creates a session that shares the history up to a version."""
         return self._ask("POST", f"/api/v1/apps/{_part(app)}/sessions/{_part(session)}/fork", {}, body or {})
 

@@ -229,15 +229,19 @@ export interface ComparisonRow {
   ties: number;
   /** The cases of the baseline that say nothing about the candidate. */
   unpaired: string[];
-  /** `better`, `no_difference`, `worse` or `unknown`. */
+  /** The number of all unpaired cases. */
+  unpaired_count: number;
+  /** `better`, `no_difference`, `worse` or `unknown`; in mode `replay` `agrees` in place of better, and `differs` in place of worse. */
   verdict: string;
   wins: number;
-  /** The cases that only the candidate passed. */
+  /** The cases that only the candidate passed: the first 1,000 of them, as in the following lists. */
   won: string[];
 }
 
 /** A stored outcome. */
 export interface Completed {
+  /** Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for `"with_changed_agent": true` in `POST …/resume`. Absent if it continues. */
+  not_continued?: string[];
   /** The requests that it has answered. */
   requests: string[];
   /** The version of the session with it. */
@@ -248,8 +252,10 @@ export interface Completed {
 export interface Decided {
   /** The author that is recorded; of a repetition, the first one. */
   by: string | null;
-  /** The invocation that continues the run. */
+  /** The invocation that began the run, the same for each repetition. */
   invocation: string;
+  /** Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for `"with_changed_agent": true` in `POST …/resume`. Absent if it continues. */
+  not_continued?: string[];
   /** The requests. */
   requests: string[];
   /** The version of the session with the decisions. */
@@ -291,7 +297,7 @@ export interface EndRow {
   exit: any;
 }
 
-/** A case of a data set that was taken from erased content. */
+/** A case of a data set that was taken from erased content, or is an erased user's own. */
 export interface ErasedCaseRow {
   case: string;
   data_set: string;
@@ -330,12 +336,16 @@ export interface ErasureRecordRow {
 
 /** The result of an erasure. */
 export interface ErasureRow {
-  /** The erased cases of experiments that were taken from it, with their results; without those of an erased user's own data sets. */
+  /** The budgets of the user that are erased. */
+  budgets: number;
+  /** The erased cases of data sets that were taken from it, with their results, and all of an erased user's own data sets. */
   cases: ErasedCaseRow[];
   /** Whether nothing was erased. */
   dry_run: boolean;
   /** The number of erased events. */
   events: number;
+  /** The number of the erased results of such cases. */
+  results: number;
   /** The sessions that are erased, or of which events are. */
   sessions: string[];
   /** The records of spend that no longer name the user. */
@@ -446,7 +456,7 @@ export interface ExperimentRow {
   mode: string;
   /** The name. */
   name: string;
-  /** The part of the evaluated cases that passed. */
+  /** The part of the tried cases that passed: one with an error has not, one that says nothing does not count. */
   pass_rate: number | null;
   /** Cases of which every expectation holds. */
   passed: number;
@@ -467,7 +477,9 @@ export interface ExperimentRows {
   /** The comparison with the baseline, if it has ended. */
   comparison: ComparisonRow | null;
   experiment: ExperimentRow;
-  /** The results so far, in the order of the cases. */
+  /** The beginning of the next page; none at the end. */
+  next?: number | null;
+  /** The results so far, in the order of the cases: at most 500 of them, or fewer with long timelines. */
   results: ResultRow[];
 }
 
@@ -539,6 +551,34 @@ export interface ForkRow {
 export interface ForkRows {
   /** The existing forks, in the order in which they were made; not the forks of these. */
   forks: ForkRow[];
+}
+
+/** A session that was forked. */
+export interface ForkedRow {
+  /** Whether a worker has it, in any process. */
+  claimed: boolean;
+  /** When it was created (RFC 3339). */
+  created: string;
+  /** The number of sessions that were forked from it, and are there: absent in answers about changes. */
+  forks?: number | null;
+  /** The id. */
+  id: string;
+  /** The import of it, or of the session that it was forked from: absent for other sessions, and in answers about changes. */
+  imported?: ImportedRow | null;
+  /** Why this version of the agent does not continue the run of the fork, which is to run, in words: the run waits for a version that does, or for `"with_changed_agent": true` in `POST …/resume`. Absent if it continues. */
+  not_continued?: string[];
+  /** The oldest version that it can go back to. */
+  oldest: number;
+  /** The session that it was forked from. */
+  parent: ParentRow | null;
+  /** Its status; absent in answers about changes. */
+  status?: Status | null;
+  /** The beginning of its first message, in lists. */
+  title?: string | null;
+  /** When it was written last (RFC 3339). */
+  updated: string;
+  /** The number of its commits. */
+  version: number;
 }
 
 /** A message that a search has found. */
@@ -998,9 +1038,35 @@ export interface QuestionRow {
   message?: string | null;
 }
 
+/** A raise of a budget's limit. */
+export interface RaiseRow {
+  /** The time (RFC 3339). */
+  at: string;
+  /** The name of the budget. */
+  budget: string;
+  /** The principal that raised it. */
+  by: string;
+  /** The limit before. */
+  from: number;
+  /** The sharers of the counter: a run, session, user, principal, app or group. */
+  scope: string;
+  /** The limit after. */
+  to: number;
+  /** The unit of the limits: `usd` for billionths of a dollar, `tokens` or `requests`. */
+  unit: string;
+  /** The user whose budget it is; absent for one that users share. */
+  user?: string | null;
+}
+
+/** Raises of budgets. */
+export interface RaiseRows {
+  /** The raises, newest first; the newest 1,000. */
+  raises: RaiseRow[];
+}
+
 /** A raised budget. */
 export interface RaisedRow {
-  /** Whether the run of the named session continues. Runs of other sessions that wait for the budget continue when they are resumed, or with their next message. */
+  /** Whether the run of the named session continues at once. Runs of other sessions that wait for the budget are continued by the recovery of `serve` or `work`, within seconds. */
   continues: boolean;
   /** The limit as it is declared, and holds in the next window. */
   declared: number;
@@ -1008,6 +1074,8 @@ export interface RaisedRow {
   limit: number;
   /** The name. */
   name: string;
+  /** Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for `"with_changed_agent": true` in `POST …/resume`. Absent if it continues. */
+  not_continued?: string[];
   /** The amount that is reserved for requests under way. */
   reserved: number;
   /** The sharers of the counter: a run, session, user, principal, app or group. */
@@ -1054,10 +1122,14 @@ export interface ReplayRow {
 
 /** A request that waits for a decision. */
 export interface RequestRow {
+  /** Whether the call was asked about before, under another id: with other arguments or values, or as another tool. */
+  asked_again?: boolean;
   /** The call. */
   call: CallRow;
   /** Whether it can be approved with other arguments. */
   can_modify: boolean;
+  /** The difference of the tool from the one that was approved before, line by line, where its server lists it. */
+  changed?: string | null;
   /** When it is decided by time (RFC 3339). */
   deadline?: string | null;
   /** The id that a decision names. It has a digest of what is asked, so that it is used for nothing else. */
@@ -1377,8 +1449,10 @@ export interface UpgradeRow {
 export interface UpgradeRows {
   /** The number of unfinished runs that were checked. */
   checked: number;
-  /** Runs that continue with the agent of today, though it has changed. */
+  /** Runs that continue with the agent of today, though it has changed: nothing that is open in them depends on it. */
   compatible: number;
+  /** Runs that continue with the agent of today though a change touches open work, under the policy `always`. */
+  forced: number;
   /** Whether there are more than were checked. */
   has_more: boolean;
   /** Runs that continue with the agent that they began with. */
@@ -1509,9 +1583,19 @@ export class Client {
     return this.ask("POST", `/api/v1/apps/${part(app)}/budgets`, { body });
   }
 
+  /** Lists raises of budgets, newest first: who raised which limit, when, from what to what. Those of the principal's user; all for the role `raise_budgets`. */
+  listRaises(app: string, query: { user?: string } = {}): Promise<RaiseRows> {
+    return this.ask("GET", `/api/v1/apps/${part(app)}/budgets/raises`, { query });
+  }
+
   /** Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator. */
   addCases(app: string, body: NewCases): Promise<AddedCases> {
     return this.ask("POST", `/api/v1/apps/${part(app)}/cases`, { body });
+  }
+
+  /** Deletes a data set. Reports of its experiments stay; one that is under way keeps it. */
+  deleteDataSet(app: string, data_set: string, query: { user?: string } = {}): Promise<void> {
+    return this.ask("DELETE", `/api/v1/apps/${part(app)}/data-sets/${part(data_set)}`, { query });
   }
 
   /** Lists the records of erasures, oldest first: when, by whom and why, never of what. */
@@ -1540,7 +1624,7 @@ export class Client {
   }
 
   /** Reads an experiment with its results so far, and compares them with those of another one. */
-  readExperiment(app: string, experiment: string, query: { baseline?: string; user?: string } = {}): Promise<ExperimentRows> {
+  readExperiment(app: string, experiment: string, query: { after?: number; baseline?: string; user?: string } = {}): Promise<ExperimentRows> {
     return this.ask("GET", `/api/v1/apps/${part(app)}/experiments/${part(experiment)}`, { query });
   }
 
@@ -1635,7 +1719,7 @@ export class Client {
   }
 
   /** Creates a session that shares the history up to a version. */
-  fork(app: string, session: string, body: Fork = {}): Promise<SessionRow> {
+  fork(app: string, session: string, body: Fork = {}): Promise<ForkedRow> {
     return this.ask("POST", `/api/v1/apps/${part(app)}/sessions/${part(session)}/fork`, { body });
   }
 

@@ -38,13 +38,29 @@ const FORM: &str = "form";
 const SECOND_FORM: &str = "2";
 
 /// The part that says what an agent uses outside of its process. It is left out by an agent that does not say it.
-pub(super) const DEPENDENCIES: &str = "dependencies";
+pub(crate) const DEPENDENCIES_PART: &str = "dependencies";
+
+/// The part that says that tools are listed at each step.
+pub(crate) const TOOLS_PART: &str = "tools";
+const LISTED: &str = "listed at each step";
+
+/// The same in fingerprints without the tools beside them.
+const LISTED_ALONE: &str = "asked at each step";
 
 /// The part of a tool or a node that is the agent inside.
 pub(crate) const AGENT_PART: &str = "agent";
 
+/// The part of a node that is how often and how long it is attempted: no work depends on it.
+pub(crate) const ATTEMPTS_PART: &str = "attempts";
+
+/// The part of a tool or a node that is its effect.
+pub(crate) const EFFECT_PART: &str = "effect";
+
+/// The parts of a node that graphs did not always have.
+const NEWER_NODE_PARTS: [&str; 2] = [ATTEMPTS_PART, "settings"];
+
 /// The parts of a tool that are left out while they have their defaults.
-const OF_DEFAULT: [&str; 3] = ["approval", "bindings", "effect"];
+const OF_DEFAULT: [&str; 3] = ["approval", "bindings", EFFECT_PART];
 
 /// A part of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,16 +149,22 @@ impl Fingerprint {
         }
         if let Some(dependencies) = &config.dependencies {
             let digests = dependencies.iter().map(|(name, digest)| (name.clone(), digest.clone().into()));
-            parts.0.insert(DEPENDENCIES.to_owned(), FingerprintPart::Parts(Fingerprint(digests.collect())));
+            parts
+                .0
+                .insert(DEPENDENCIES_PART.to_owned(), FingerprintPart::Parts(Fingerprint(digests.collect())));
         }
         if let Some(planner) = &config.planner {
             for (part, value) in planner.parts() {
                 parts.0.insert(part, FingerprintPart::of_json(&value));
             }
         }
-        for tool in agent.static_offer().iter().flat_map(|offer| &offer.tools) {
+        // Beside tools that are listed at each step as well.
+        for tool in config.toolset.known_tools() {
             let part = FingerprintPart::Parts(Fingerprint::of_tool(tool));
             parts.0.insert(format!("tool {}", tool.name()), part);
+        }
+        if agent.static_offer().is_none() {
+            parts.set(TOOLS_PART, LISTED.to_owned());
         }
         parts
     }
@@ -181,7 +203,7 @@ impl Fingerprint {
             add(&format!("state key {}", key.name()), digest::of_text(&words));
         }
         if agent.static_offer().is_none() {
-            add("tools", "asked at each step".to_owned());
+            add(TOOLS_PART, LISTED_ALONE.to_owned());
         }
         Fingerprint(parts)
     }
@@ -194,7 +216,7 @@ impl Fingerprint {
         add("schema", digest::of_text(tool.canonical_signature()).into());
         add("description", digest::of_text(tool.canonical_words()).into());
         if tool.effect() != Effect::default() {
-            add("effect", json_of(&tool.effect()).trim_matches('"').to_owned().into());
+            add(EFFECT_PART, json_of(&tool.effect()).trim_matches('"').to_owned().into());
         }
         if !matches!(tool.approval(), Approval::Never) {
             add("approval", tool.approval().as_str().to_owned().into());
@@ -224,17 +246,21 @@ impl Fingerprint {
     pub fn differences(&self, now: &Fingerprint) -> Vec<AgentChange> {
         let change = |part: &String, kind| AgentChange { part: part.clone(), inside: Vec::new(), kind };
         let mut changes = Vec::new();
+        let is_listed_as = |parts: &Fingerprint, words: &str| matches!(parts.0.get(TOOLS_PART), Some(FingerprintPart::Words(known)) if known == words);
+        // The other tools are not known to have changed.
+        let lacks_tools = is_listed_as(self, LISTED_ALONE) && is_listed_as(now, LISTED);
+        let is_newer = |part: &str| lacks_tools && (part == TOOLS_PART || part.starts_with("tool "));
         for (part, before) in &self.0 {
             match (before, now.0.get(part)) {
                 (_, None) => changes.push(change(part, ChangeKind::Removed)),
-                (before, Some(after)) if before == after => {}
+                (before, Some(after)) if before == after || is_newer(part) => {}
                 (FingerprintPart::Parts(before), Some(FingerprintPart::Parts(after))) => {
                     changes.extend(before.differences(after).into_iter().map(|change| change.within(part)));
                 }
                 _ => changes.push(change(part, ChangeKind::Changed)),
             }
         }
-        let new = now.0.keys().filter(|part| !self.0.contains_key(*part));
+        let new = now.0.keys().filter(|part| !self.0.contains_key(*part) && !is_newer(part));
         changes.extend(new.map(|part| change(part, ChangeKind::Added)));
         changes
     }
@@ -275,6 +301,14 @@ impl AgentChange {
         }
     }
 
+    /// Whether a part is new because the fingerprint was stored before there were such parts: not known to have changed.
+    pub(super) fn is_of_newer_part(&self) -> bool {
+        let path: Vec<&str> = [&self.part].into_iter().chain(&self.inside).map(String::as_str).collect();
+        let is_newer_node_part = matches!(*path, [.., around, part]
+            if around.starts_with("node ") && NEWER_NODE_PARTS.contains(&part));
+        self.kind == ChangeKind::Added && (self.is_of_agent_part(DEPENDENCIES_PART) || is_newer_node_part)
+    }
+
     /// The same as a change of a part around it.
     pub(crate) fn within(self, part: &str) -> Self {
         let AgentChange { part: own, mut inside, kind } = self;
@@ -294,6 +328,15 @@ impl FingerprintPart {
             _ => FingerprintPart::Words(digest_of(value)),
         }
     }
+}
+
+/// A digest of a tool: of what is approved with a call of it.
+pub(crate) fn of_definition(tool: &Tool) -> String {
+    let effect = json_of(&tool.effect());
+    let mut parts =
+        vec![tool.canonical_signature(), tool.canonical_words(), &effect, tool.canonical_bindings()];
+    parts.extend(tool.listing().map(|listing| &*listing.digest));
+    digest::of_parts(&parts)
 }
 
 /// A digest of tools: of what the model sees of them, and of their bindings.

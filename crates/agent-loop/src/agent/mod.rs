@@ -32,9 +32,8 @@ pub use self::output::{OUTPUT_TOOL, Output, OutputMode};
 pub use self::planner::{BranchAgent, BranchEnd, Emitter, EndedAgent, NotBegun, Planner};
 
 pub(crate) use self::as_tool::{HostedAgent, result_of_call};
-pub(crate) use self::fingerprint::AGENT_PART;
-use self::fingerprint::DEPENDENCIES;
-pub(crate) use self::fingerprint::of_offer as digest_of_offer;
+pub(crate) use self::fingerprint::{AGENT_PART, ATTEMPTS_PART, DEPENDENCIES_PART, EFFECT_PART, TOOLS_PART};
+pub(crate) use self::fingerprint::{of_definition as digest_of_definition, of_offer as digest_of_offer};
 pub(crate) use self::hooks::HookList;
 pub(crate) use self::leaked_calls::recovered;
 pub(crate) use self::output::OutputSpec;
@@ -295,8 +294,7 @@ impl Agent {
             return recorded.differences(&self.first_fingerprint());
         }
         let mut changes = recorded.differences(self.fingerprint());
-        // An agent that named none is not known to have had others.
-        changes.retain(|change| change.kind != ChangeKind::Added || !change.is_of_agent_part(DEPENDENCIES));
+        changes.retain(|change| !change.is_of_newer_part());
         changes
     }
 

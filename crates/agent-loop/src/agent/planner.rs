@@ -103,6 +103,11 @@ pub trait Planner: fmt::Debug + Send + Sync {
     /// The effect of the function of a node; `None` where an agent is inside, or there is no such node.
     fn effect(&self, node: &str) -> Option<Effect>;
 
+    /// The effect of a node that its [part](Planner::parts) of an earlier agent says; `None` if it says none.
+    fn recorded_effect(&self, _part: &Value) -> Option<Effect> {
+        None
+    }
+
     /// The agent inside of a node, if it has one.
     fn agent(&self, _node: &str) -> Option<&dyn BranchAgent> {
         None

@@ -26,7 +26,7 @@ use self::redaction::DriverRedaction;
 use self::step_failure::refusal;
 pub use self::stream::RunStream;
 use crate::agent::HookPoint;
-use crate::approval::DynApprover;
+use crate::approval::{Decision, DynApprover};
 use crate::decisions::Decisions;
 use crate::error::FeedError;
 use crate::exit::{Breakpoint, Exit, Pause};
@@ -92,6 +92,8 @@ struct DriverOptions<'a> {
     cancellation: CancellationToken,
     /// Asks for a pause at the next boundary of steps.
     suspension: CancellationToken,
+    /// Whether an upgrade is recorded only with what continues the run.
+    upgrades_late: bool,
     inbox: Option<SteeringInbox<'a>>,
     metering: Metering,
     redaction: DriverRedaction,
@@ -197,15 +199,31 @@ impl<'a> RunDriver<'a> {
         self.options.suspension.is_cancelled() && run.steps() > self.first_step && is_boundary(run.decide())
     }
 
+    /// Whether the driver has nothing to continue a run with that waits, and that it would have to upgrade.
+    fn only_looks(&self, run: &Run) -> bool {
+        self.options.upgrades_late && run.waits_beside_upgrade() && self.options.approver.is_none()
+    }
+
     /// Answers a need that is neither the model nor the work of a step. Returns the reason if the run waits.
     async fn answer_need(&mut self, run: &mut Run, need: RunNeed) -> Result<Option<Pause>, RunFault> {
         let answer = match need {
             RunNeed::Begin => RunAnswer::Begin,
+            // NOTE: An agent that continues nothing is not recorded: two versions that look at a waiting run in turn would write an
+            // event each time.
+            RunNeed::Upgrade if self.only_looks(run) => {
+                return Ok(Some(Pause::Approval));
+            }
             RunNeed::Upgrade => RunAnswer::Upgrade,
+            // The question shows the tool as it is listed now.
+            RunNeed::Interrupted if run.lacks_tools() && !self.is_cancelled() => {
+                return self.offer_all_tools(run).await.map(|()| None);
+            }
             RunNeed::Interrupted => RunAnswer::Interrupted,
             RunNeed::Superstep => RunAnswer::Plan,
             // Decisions are checked against the tools of the step.
-            RunNeed::Approval if run.lacks_tools() => return self.offer_all_tools(run).await.map(|()| None),
+            RunNeed::Approval if run.lacks_tools() && self.options.approver.is_some() => {
+                return self.offer_all_tools(run).await.map(|()| None);
+            }
             RunNeed::Approval => match self.decisions(run).await {
                 Some(decisions) => RunAnswer::Decisions(decisions),
                 None if self.is_cancelled() => return Ok(None),
@@ -294,13 +312,31 @@ impl<'a> RunDriver<'a> {
         if self.is_cancelled() {
             return Ok(());
         }
-        // Modified arguments are checked against the tools of the step.
-        self.offer_all_tools(run).await?;
+        // Decisions are stored even if a server fails: answers and other arguments fit the question as it is recorded. A record of an
+        // earlier version does not have the schema of a listed tool.
+        let is_modified = |(id, decision): &(String, Decision)| {
+            matches!(decision, Decision::Modify { .. }) && run.needs_tools_to_modify(id)
+        };
+        let needs_tools =
+            decisions.decisions.iter().any(is_modified) || run.check_decisions(&decisions).is_err();
+        if needs_tools {
+            self.list_tools_again(run).await?;
+        }
         if matches!(run.decide(), RunNeed::Upgrade) {
             run.check_decisions(&decisions).map_err(FeedError::from)?;
             self.commit(run, RunAnswer::Upgrade).await?;
         }
-        self.commit(run, RunAnswer::Decisions(decisions)).await
+        self.commit(run, RunAnswer::Decisions(decisions)).await?;
+        match needs_tools {
+            true => Ok(()),
+            false => self.list_tools_again(run).await,
+        }
+    }
+
+    /// Lists the tools again: a server may have changed them since the question.
+    async fn list_tools_again(&mut self, run: &mut Run) -> Result<(), RunFault> {
+        self.offer_tools(run).await?;
+        self.offer_all_tools(run).await
     }
 
     /// The approver's decisions about pending requests; `None` if there is nothing new.

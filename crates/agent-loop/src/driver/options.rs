@@ -219,6 +219,37 @@ impl<'a> RunBuilder<'a> {
         self
     }
 
+    /// Records that the agent has changed only with something that continues the run: one that waits for decisions, and is given
+    /// none, stays as it is recorded. By default it is recorded at once.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Run, RunEvent};
+    /// use stepfold_tools::{Approval, Tool, ToolError};
+    ///
+    /// # async fn pay() -> Result<&'static str, ToolError> { Ok("paid") }
+    /// # let model = Script::parse("assistant: > c1 pay()\nassistant: done")?;
+    /// let pay = Tool::new("pay", "Pays a bill.", pay).approval(Approval::Always).build()?;
+    /// let agent = Agent::builder(model).tools([pay]).build()?;
+    /// let waiting = agent.run("pay the bill").await?;
+    ///
+    /// let kinder = agent.to_builder().instructions("Be kind.").build()?;
+    /// let (run, _) = Run::load_changed(&kinder, &waiting.run().to_json())?;
+    /// let mut seen: Vec<RunEvent> = Vec::new();
+    /// run.clone().resume().upgrade_when_continued().observe(&mut seen).await?;
+    /// assert!(seen.iter().all(|event| event.committed().is_none()));
+    /// run.resume().observe(&mut seen).await?;
+    /// assert_eq!(seen.iter().find_map(RunEvent::committed).unwrap().name(), "upgraded");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn upgrade_when_continued(mut self) -> Self {
+        self.options.upgrades_late = true;
+        self
+    }
+
     /// Pauses at the next boundary of steps when this token is cancelled: [`Pause::Suspended`](crate::Pause::Suspended).
     /// A step is finished first, with all its calls, and at least one is made; of a graph, a superstep.
     ///

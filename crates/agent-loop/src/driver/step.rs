@@ -20,7 +20,7 @@ use crate::agent::HookPoint;
 use crate::exit::Exit;
 use crate::observe::{EventRefused, ObserverError, RunEvent};
 use crate::planned::NodeOutcome;
-use crate::run::{CallDisposition, ItemOutcome, PendingHook, Run, RunAnswer};
+use crate::run::{CallDisposition, ItemOutcome, PendingHook, Run, RunAnswer, RunNeed};
 use crate::run_error::RunFault;
 
 /// A step whose items are under way.
@@ -99,6 +99,10 @@ impl RunDriver<'_> {
             if self.is_cancelled() {
                 return Ok(false);
             }
+        }
+        // A call that may have begun while it was repeatable must not run twice as its tool is listed now.
+        if !matches!(run.decide(), RunNeed::Calls) {
+            return Ok(false);
         }
         // The tools of a reply that another driver was given may want approval by now.
         let asked = match self.replied == Some(run.steps()) {

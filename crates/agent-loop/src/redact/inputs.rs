@@ -23,6 +23,15 @@ impl Input {
     }
 }
 
+impl Decision {
+    /// The decision without [sensitive parts](Redact), as a record has it.
+    #[must_use]
+    pub fn redacted(mut self, redact: &dyn Redact) -> Self {
+        ContentRedactor::new(redact).decision(&mut self);
+        self
+    }
+}
+
 impl Decisions {
     /// The decisions without [sensitive parts](Redact), as a record has them.
     #[must_use]

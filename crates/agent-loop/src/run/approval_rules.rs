@@ -11,8 +11,9 @@ use stepfold_state_core::chat::ToolCall;
 use stepfold_state_core::state::State;
 use stepfold_tools::{Approval, Tool};
 
-use super::event::CallDisposition;
+use super::event::{CallDisposition, ListedTool, ShownTool};
 use super::machine::{ApprovedCall, Run, RunNeed, RunPhase};
+use super::step::StepItem;
 use crate::approval::{ApprovalQuestion, AskReason};
 use crate::state_input::{StateInput, state_inputs};
 
@@ -24,6 +25,10 @@ enum ApprovalNeed {
     Once,
     Always,
 }
+
+/// The difference of a listed tool that has asked something, of which no text of before is known.
+const OTHER_THAN_ASKED: &str =
+    "the tool is listed otherwise than when it asked, and gets the answer if the call is approved";
 
 /// The questions about the calls of one reply.
 #[derive(Debug, Default)]
@@ -39,7 +44,7 @@ impl ReplyQuestions {
         place: usize,
         call: ApprovedCall,
         asks: ApprovalNeed,
-        inputs: Vec<StateInput>,
+        question: ApprovalQuestion,
     ) -> Option<CallDisposition> {
         match asks {
             ApprovalNeed::No => return None,
@@ -49,7 +54,7 @@ impl ReplyQuestions {
                 Entry::Vacant(first) => drop(first.insert(place)),
             },
         }
-        Some(CallDisposition::Ask(ApprovalQuestion::new(AskReason::Rule, inputs)))
+        Some(CallDisposition::Ask(question))
     }
 }
 
@@ -71,7 +76,8 @@ impl Run {
         let arguments = call.arguments.as_object()?;
         tool.check_arguments(arguments).ok()?;
         let inputs = if has_inputs(tool) { state_inputs(tool, call, &seen()) } else { Vec::new() };
-        let approved = ApprovedCall::of(call, &inputs);
+        let definition = self.definition_of(tool);
+        let approved = ApprovedCall::of(call, &inputs, definition, dependency_of(tool));
         let asks = |rule: &Approval| match rule {
             Approval::Never => ApprovalNeed::No,
             Approval::Once if self.approved.contains(&approved) => ApprovalNeed::No,
@@ -90,7 +96,63 @@ impl Run {
             _ => ApprovalNeed::Always,
         };
         let asks = rules.into_iter().map(asks).max().unwrap_or(ApprovalNeed::Always);
-        asking.fate(place, approved, asks, inputs)
+        let question = self.question_about(tool, ApprovalQuestion::new(AskReason::Rule, inputs));
+        asking.fate(place, approved, asks, question)
+    }
+
+    /// The digest of a tool that is listed at each step, as an approver is shown it.
+    fn definition_of(&self, tool: &Tool) -> Option<String> {
+        let is_listed = self.agent.static_tool(tool.name()).is_none();
+        is_listed.then(|| crate::agent::digest_of_definition(tool))
+    }
+
+    /// A question with its tool as an approver is shown it.
+    fn question_about(&self, tool: &Tool, question: ApprovalQuestion) -> ApprovalQuestion {
+        let definition = self.definition_of(tool);
+        let parameters = definition.as_ref().map(|_| tool.parameters().clone());
+        question.about(definition, change_of(tool)).with_parameters(parameters)
+    }
+
+    /// The same about a call whose tool was shown before.
+    fn question_about_shown(
+        &self,
+        item: &StepItem,
+        tool: &Tool,
+        question: ApprovalQuestion,
+    ) -> ApprovalQuestion {
+        let definition = self.definition_beside(item, tool);
+        ApprovalQuestion { definition, ..self.question_about(tool, question) }
+    }
+
+    /// The digest of a tool, to be compared with the one that was shown.
+    fn definition_beside(&self, item: &StepItem, tool: &Tool) -> Option<String> {
+        // Earlier versions recorded the digests of all tools of an agent that lists some.
+        let digest = || item.definition.as_ref().map(|_| crate::agent::digest_of_definition(tool));
+        self.definition_of(tool).or_else(digest)
+    }
+
+    /// Whether a tool is another one than that of the call as it was shown: with another definition, or of another server.
+    fn is_other_tool(&self, item: &StepItem, tool: &Tool) -> bool {
+        item.is_of_other_server(dependency_of(tool).as_ref())
+            || item.is_of_other(self.definition_beside(item, tool).as_deref())
+    }
+
+    /// The tool of a call as it is listed now; `None` for a tool that the agent has itself, and an unknown one.
+    pub(super) fn listed_tool(&self, place: usize, name: &str) -> Option<ListedTool> {
+        let tool = self.tool(name)?;
+        let (definition, dependency) = (self.definition_of(tool)?, dependency_of(tool));
+        Some(ListedTool { place, definition, effect: tool.effect(), dependency })
+    }
+
+    /// The tools of the calls at these places, as an approver is shown them.
+    pub(super) fn shown_at(&self, places: &[usize]) -> Vec<ShownTool> {
+        let shown = |place: &usize| {
+            let tool = self.tool(&self.call_at(*place)?.name)?;
+            let (definition, change) = (self.definition_of(tool)?, change_of(tool));
+            let (parameters, dependency) = (Some(tool.parameters().clone()), dependency_of(tool));
+            Some(ShownTool { place: *place, definition, change, parameters, dependency })
+        };
+        places.iter().filter_map(shown).collect()
     }
 
     /// Calls that have not started and need an approval now: the rule of the agent or of a dynamic toolset has changed
@@ -155,17 +217,44 @@ impl Run {
         let fates = places.filter_map(|place| {
             let (item, call) = (self.item(place)?, self.call_at(place)?);
             let fate = if item.is_unasked() {
-                self.fate(&mut asking, place, &item.as_run(call), || seen_by(place))
+                let by_rule = self.fate(&mut asking, place, &item.as_run(call), || seen_by(place));
+                by_rule.or_else(|| self.answered_by_other(place))
             } else {
                 let inputs = self.inputs_of_approved(place, || seen_by(place));
                 // NOTE: The values are known for certain only when the call starts: another call of the reply, or
-                // another session, may write the key after the question.
-                let others = inputs.filter(|inputs| *inputs != item.inputs);
-                others.map(|inputs| CallDisposition::Ask(ApprovalQuestion::new(item.reason_to_ask(), inputs)))
+                // another session, may write the key after the question. A server may change its tool.
+                let tool = self.tool(&call.name);
+                let is_other = tool.is_some_and(|tool| self.is_other_tool(item, tool));
+                let others = inputs.filter(|inputs| *inputs != item.inputs || is_other);
+                others.map(|inputs| {
+                    let question = ApprovalQuestion::new(item.reason_to_ask(), inputs);
+                    CallDisposition::Ask(match tool {
+                        Some(tool) => self.question_about_shown(item, tool, question),
+                        None => question,
+                    })
+                })
             };
             Some((place, fate?))
         });
         fates.collect()
+    }
+
+    /// The question about a call whose tool has asked something, if the answer would go to another tool: a server lists another
+    /// one by now.
+    fn answered_by_other(&self, place: usize) -> Option<CallDisposition> {
+        let (item, call) = (self.item(place)?, self.call_at(place)?);
+        let tool = self.tool(&call.name)?;
+        // A call that cannot run needs no answer.
+        tool.check_arguments(item.as_run(call).arguments.as_object()?).ok()?;
+        let is_other = item.has_answers() && self.is_other_tool(item, tool);
+        let question = || {
+            let inputs = self.inputs_of(place, || self.seen_by()(place)).unwrap_or_default();
+            let question =
+                self.question_about_shown(item, tool, ApprovalQuestion::new(AskReason::Rule, inputs));
+            let change = question.change.or_else(|| Some(OTHER_THAN_ASKED.into()));
+            ApprovalQuestion { change, ..question }
+        };
+        is_other.then(|| CallDisposition::Ask(question()))
     }
 
     /// The values that the state adds to an approved call that has not begun; `None` if its tool is unknown.
@@ -204,6 +293,14 @@ impl Run {
             order.as_ref().map_or_else(|| self.state.clone(), |calls| calls.state_seen_by(place))
         }
     }
+}
+
+fn dependency_of(tool: &Tool) -> Option<String> {
+    tool.listing().and_then(|listing| listing.dependency.clone())
+}
+
+fn change_of(tool: &Tool) -> Option<String> {
+    tool.listing().and_then(|listing| listing.change.clone())
 }
 
 fn has_inputs(tool: &Tool) -> bool {

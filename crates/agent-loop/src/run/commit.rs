@@ -10,7 +10,7 @@ use stepfold_tools::{CallFailure, CallStatus};
 
 use super::call_ids::CallIdSet;
 use super::edits::after_edit;
-use super::event::{CallDisposition, Event, EventKind, FoldMode, OutputDisposition};
+use super::event::{CallDisposition, Event, EventKind, FoldMode, ListedTool, OutputDisposition};
 use super::machine::{ApprovedCall, Run, RunNeed, RunPhase};
 use super::prompt::{ModelPrompt, view_of};
 use super::recorded_outcomes::AnsweredItem;
@@ -44,6 +44,9 @@ impl Run {
     }
 
     fn commit_as(&mut self, event: &Event, folding: FoldMode) -> Result<(), FeedError> {
+        if matches!(event.kind, EventKind::Upgraded { .. }) {
+            self.continue_unended();
+        }
         self.check_recorded_place(event)?;
         let decided = self.item_decisions(&event.kind);
         let mut outcomes = event.whole_outcomes()?;
@@ -79,7 +82,10 @@ impl Run {
         self.unknown.extend(unknown.into_iter().chain(unknown_inside));
         match (&event.kind, folding) {
             (_, FoldMode::CatchUp) => self.is_lost = true,
-            (EventKind::Started { .. }, FoldMode::Live) => self.is_lost = false,
+            // The calls of a new reply have not begun elsewhere.
+            (EventKind::Started { .. } | EventKind::Replied { .. }, FoldMode::Live) => self.is_lost = false,
+            (EventKind::Decided { .. }, FoldMode::Live) => self.note_ahead(&decided),
+            (EventKind::Hooked { point: HookPoint::BeforeTool, .. }, FoldMode::Live) => self.note_hooked(),
             _ => {}
         }
         self.is_taken_up = folding == FoldMode::CatchUp;
@@ -90,12 +96,15 @@ impl Run {
         self.count_usage(usage, model);
         self.phase = match phase {
             RunPhase::Working(mut step) => match &event.step_end {
+                None => {
+                    step.note_runnable();
+                    RunPhase::Working(step)
+                }
                 Some(end) => {
                     step.mark_unmerged(end);
                     self.tally.repeats = end.repeats;
                     self.after_step(step)
                 }
-                None => RunPhase::Working(step),
             },
             phase => phase,
         };
@@ -289,13 +298,20 @@ impl Run {
                 self.tally.finish_reason = Some(finish_reason.clone());
                 RunPhase::Leaving(Exit::EmptyReply(finish_reason.as_str().to_owned()))
             }
-            (EventKind::Replied { finish_reason, fates, output, .. }, RunPhase::Asking { last, .. }) => {
+            (
+                EventKind::Replied { finish_reason, fates, listed, output, .. },
+                RunPhase::Asking { last, .. },
+            ) => {
                 self.tally.finish_reason = Some(finish_reason.clone());
-                self.after_reply(event, (fates, outcomes), output.as_ref(), last)
+                self.after_reply(event, (fates, listed, outcomes), output.as_ref(), last)
             }
             (kind, RunPhase::Working(step)) => self.after_work(kind, after_outcomes(step, outcomes), decided),
             (EventKind::Hooked { verdict, .. }, phase) => self.after_hooks(verdict, phase),
             (EventKind::Edited { drops_summary, .. }, phase) => after_edit(*drops_summary, phase),
+            // The limits of the new agent may be lower.
+            (EventKind::Upgraded { .. }, RunPhase::Asking { last: None, .. }) if self.limit().is_some() => {
+                self.ask_within_limits()
+            }
             (EventKind::Cancelled, _) => RunPhase::Closing(Exit::Cancelled),
             // NOTE: The exit is decided already, and stays; only the hooks on exit are skipped.
             (EventKind::TimedOut, RunPhase::Leaving(exit)) => RunPhase::Closing(exit),
@@ -341,14 +357,14 @@ impl Run {
         match self.limit() {
             // NOTE: Not `Leaving`, which would call the same hooks on exit again, for another exit.
             Some(limit) => RunPhase::Closing(limit),
-            None => RunPhase::Asking { is_hooked: false, last: None },
+            None => RunPhase::asking(),
         }
     }
 
     fn after_reply(
         &mut self,
         event: &Event,
-        (fates, answered): (&[(usize, CallDisposition)], Vec<ItemOutcome>),
+        (fates, listed, answered): (&[(usize, CallDisposition)], &[ListedTool], Vec<ItemOutcome>),
         output: Option<&OutputDisposition>,
         last: Option<Exit>,
     ) -> RunPhase {
@@ -372,6 +388,7 @@ impl Run {
         // That of the reply itself is counted next.
         spent.tokens += spent_by(None, &event.kind).0.total_tokens();
         let mut step = OpenStep::of_calls(Arc::clone(reply), last, spent);
+        step.note_listed(listed);
         step.apply_fates(fates);
         RunPhase::Working(after_outcomes(step, answered))
     }
@@ -390,7 +407,7 @@ impl Run {
         });
         match (exit, output) {
             (Some(exit), _) => RunPhase::Leaving(exit),
-            (None, Some(_)) => RunPhase::Asking { is_hooked: false, last: None },
+            (None, Some(_)) => RunPhase::asking(),
             (None, None) => self.ask_within_limits(),
         }
     }
@@ -410,7 +427,10 @@ impl Run {
             EventKind::Hooked { verdict, writes, .. } => step.apply_hooks(verdict, writes),
             EventKind::Decided { .. } => self.approved.extend(step.apply_decisions(decided)),
             EventKind::Edited { results, arguments, .. } => step.apply_edit(results, arguments),
-            EventKind::Asked { fates } => step.apply_fates(fates),
+            EventKind::Asked { fates, listed } => {
+                step.note_listed(listed);
+                step.apply_fates(fates);
+            }
             EventKind::Started { places } => {
                 for place in places {
                     step.items.change(*place, |item| item.state = ItemState::Started);
@@ -419,12 +439,24 @@ impl Run {
             EventKind::Asks { place, requests } => {
                 step.items.change(*place, |item| item.asks_within(requests));
             }
-            EventKind::Interrupted { places, asks: true, inputs_from_state } => {
+            EventKind::Interrupted { places, asks: true, inputs_from_state, shown } => {
                 for place in places {
                     let inputs = inputs_from_state.iter().find(|(at, _)| at == place);
                     let inputs = inputs.map(|(_, inputs)| inputs.clone()).unwrap_or_default();
+                    let tool = shown.iter().find(|tool| tool.place == *place);
                     let question = ApprovalQuestion::new(AskReason::MayHaveHappened, inputs);
-                    step.items.change(*place, |item| item.ask(question));
+                    let question = question
+                        .about(
+                            tool.map(|tool| tool.definition.clone()),
+                            tool.and_then(|tool| tool.change.clone()),
+                        )
+                        .with_parameters(tool.and_then(|tool| tool.parameters.clone()));
+                    step.items.change(*place, |item| {
+                        item.ask(question);
+                        if let Some(tool) = tool {
+                            item.dependency.clone_from(&tool.dependency);
+                        }
+                    });
                 }
             }
             EventKind::Cancelled | EventKind::TimedOut => {
@@ -526,7 +558,7 @@ impl Run {
                     if *gave_up || self.tally.is_pruned || self.summary_plan().is_none() =>
                 {
                     self.show_condensed(*gave_up);
-                    RunPhase::Asking { is_hooked: false, last: None }
+                    RunPhase::asking()
                 }
                 RunPhase::Asking { is_hooked: false, last } if !self.has_hook(HookPoint::BeforeModel) => {
                     RunPhase::Asking { is_hooked: true, last: last.clone() }
@@ -619,7 +651,7 @@ impl OpenStep {
         let item = |place: &usize| self.items.get(*place);
         let may_run = |place: &usize| item(place).is_some_and(StepItem::may_run);
         match kind {
-            EventKind::Asked { fates } => self.may_ask(fates),
+            EventKind::Asked { fates, listed } => self.may_ask(fates, listed),
             EventKind::Started { places } => {
                 // No call of a reply runs before all decisions about that reply are there.
                 // NOTE: If approved calls ran while others wait, the order of the decisions would determine what a call
@@ -628,7 +660,8 @@ impl OpenStep {
                 are_decided && places.iter().all(may_run)
             }
             EventKind::Interrupted { places, .. } => {
-                !places.is_empty() && places.iter().all(|place| item(place).is_some_and(StepItem::is_started))
+                let may_be_lost = |item: &StepItem| item.is_started() || item.may_have_begun();
+                !places.is_empty() && places.iter().all(|place| item(place).is_some_and(may_be_lost))
             }
             EventKind::Inner { place, .. } => {
                 item(place).is_some_and(|item| matches!(item.state, ItemState::Ready))
@@ -695,7 +728,8 @@ impl OpenStep {
             // An approval holds for the same arguments, and these are not known any more.
             let item = item.filter(|item| !item.is_redacted);
             if let Some((item, call)) = item.zip(self.call(*place)) {
-                approved.push(ApprovedCall::of(&item.as_run(call), &item.inputs));
+                let (definition, dependency) = (item.definition.clone(), item.dependency.clone());
+                approved.push(ApprovedCall::of(&item.as_run(call), &item.inputs, definition, dependency));
             }
         }
         let are_hooked = self.items.iter().all(|item| !item.is_unhooked);

@@ -28,7 +28,7 @@ impl Run {
         // would have run, marked or refused the call in the same way.
         self.open_step()?;
         match &event.kind {
-            EventKind::Asked { fates } => {
+            EventKind::Asked { fates, .. } => {
                 fates.iter().find_map(|(place, fate)| self.request_contradiction(*place, fate))
             }
             EventKind::Started { places } => {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stepfold_state_core::chat::{FinishReason, Message, ModelErrorKind, ToolResult, Transcript, Usage};
 use stepfold_state_core::state::{Delta, State, StateError};
+use stepfold_tools::Effect;
 
 use super::recorded_outcomes::{AnsweredItem, RecordedCall};
 use super::shared_values::SharedValue;
@@ -102,6 +103,45 @@ pub struct StepEnd {
     /// The error of each unmerged branch, of a graph.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merge_errors: Vec<String>,
+}
+
+/// The tool of a call as it was listed when the model made the call.
+///
+/// A later listing may have another tool of this name: a call that may have run while it was repeatable is
+/// [interrupted](EventKind::Interrupted) if it must not run twice by now, and a call whose tool has asked something is asked about
+/// again before the answer goes to another tool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ListedTool {
+    /// The place of the call.
+    pub place: usize,
+    /// A digest of the tool.
+    pub definition: String,
+    /// The effect of a call of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub effect: Effect,
+    /// The dependency of the agent that lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
+}
+
+/// The tool of a call as an approver is shown it, where tools are listed at each step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ShownTool {
+    /// The place of the call.
+    pub place: usize,
+    /// A digest of the tool.
+    pub definition: String,
+    /// The difference from the tool that was approved before, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
+    /// The JSON Schema of its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Value>,
+    /// The dependency of the agent that lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
 }
 
 /// The kind of an event.
@@ -197,6 +237,10 @@ pub enum EventKind {
         /// branch, inside of others by all places.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         asked: Vec<Vec<usize>>,
+        /// Calls and branches that may have begun while they were repeatable, and must not run twice from here on, or cannot run any
+        /// more: they are [interrupted](EventKind::Interrupted). Each by its place, inside of others by all places.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        interrupted: Vec<Vec<usize>>,
     },
     /// A user message joined the running run.
     Steered,
@@ -220,6 +264,9 @@ pub enum EventKind {
         /// A digest of the tools on offer, as of a beginning, where tools are listed at each step.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tools: Option<String>,
+        /// The tools of its calls that can run, where tools are listed at each step.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        listed: Vec<ListedTool>,
         /// The fate of the output, if one was requested and the reply gives one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<OutputDisposition>,
@@ -267,6 +314,9 @@ pub enum EventKind {
     Asked {
         /// Their fates, by their places.
         fates: Vec<(usize, CallDisposition)>,
+        /// Their tools, where tools are listed at each step.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        listed: Vec<ListedTool>,
     },
     /// Calls or branches that must not run twice are about to start. The marker of [`Effect::AtMostOnce`].
     ///
@@ -293,7 +343,8 @@ pub enum EventKind {
     },
     /// Calls or branches have their outcomes: those that ended at the same moment, by their places.
     Answered(Vec<AnsweredItem>),
-    /// Calls or branches that must not run twice had started when the process died.
+    /// Calls or branches that must not run twice had started when the process died, or may have started while their tools were
+    /// repeatable.
     Interrupted {
         /// Their places.
         places: Vec<usize>,
@@ -303,6 +354,9 @@ pub enum EventKind {
         /// The values that the state adds to the calls whose approval is requested, by their places.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         inputs_from_state: Vec<(usize, Vec<StateInput>)>,
+        /// The tools of these calls as they are shown, where tools are listed at each step.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        shown: Vec<ShownTool>,
     },
     /// A superstep of a graph begins, or the graph ends. The writes are the graph's own: counts, the current node.
     Planned {
@@ -567,13 +621,69 @@ impl EventKind {
             return None;
         };
         let size = ModelErrorKind::TooLong { limit: *limit, used: *used };
-        let counted =
-            |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-        let left_out = counted(messages.saturating_sub(shown.len()), "message");
-        let results = counted(cleared.len(), "result");
+        let left_out = counted_parts(messages.saturating_sub(shown.len()), cleared.len());
         let next = if *summarizes { ", and a summary is made" } else { "" };
-        Some(format!("{size}; {left_out} left out, {results} cleared{next}"))
+        Some(format!("{size}; {left_out}{next}"))
     }
+
+    /// The number of messages that a run [began](EventKind::Began) without, and of the results that were cleared, in words; `None`
+    /// if there are none, and of other kinds.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_agent_loop::EventKind;
+    ///
+    /// let stored = r#"{"began": {"id": "r1", "shown": [[4, 9]], "cleared": [[6, 7]]}}"#;
+    /// let kind: EventKind = serde_json::from_str(stored)?;
+    /// assert_eq!(kind.left_out().unwrap(), "4 messages left out, 1 result cleared");
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn left_out(&self) -> Option<String> {
+        let EventKind::Began { shown, cleared, .. } = self else { return None };
+        let left_out = shown.as_ref().map_or(0, |shown| gaps(shown).len());
+        (left_out + cleared.len() > 0).then(|| counted_parts(left_out, cleared.len()))
+    }
+
+    /// The view of the conversation from here on, in words, if this event sets it: `messages 0..4 left out, results of c7
+    /// cleared`. Calls are named by `log`.
+    pub(crate) fn view_in_words(&self, log: &Transcript) -> Option<String> {
+        let (shown, cleared) = match self {
+            EventKind::Began { shown, cleared, .. } => (shown.as_ref(), cleared),
+            EventKind::Narrowed { shown, cleared, .. } => (Some(shown), cleared),
+            _ => return None,
+        };
+        let left_out = shown.map_or_else(MessageRanges::default, gaps);
+        let left_out = match left_out.is_empty() {
+            true => "no message left out".to_owned(),
+            false => format!("messages {left_out} left out"),
+        };
+        let name = |index: usize| match log.get(index).and_then(|message| message.tool_result()) {
+            Some(result) => result.call_id().to_owned(),
+            None => format!("message {index}"),
+        };
+        let mut names: Vec<String> = cleared.indexes().take(NAMED_RESULTS).map(name).collect();
+        names.extend(cleared.len().checked_sub(NAMED_RESULTS + 1).map(|more| format!("{} more", more + 1)));
+        Some(match names.is_empty() {
+            true => left_out,
+            false => format!("{left_out}, results of {} cleared", names.join(", ")),
+        })
+    }
+}
+
+/// The parts of a conversation that are not shown, in words.
+fn counted_parts(messages: usize, results: usize) -> String {
+    let counted =
+        |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    format!("{} left out, {} cleared", counted(messages, "message"), counted(results, "result"))
+}
+
+/// The cleared results that are named in a text.
+const NAMED_RESULTS: usize = 5;
+
+/// The messages between and before these.
+fn gaps(shown: &MessageRanges) -> MessageRanges {
+    let ends = std::iter::once(0).chain(shown.ranges().iter().map(|range| range.end));
+    ends.zip(shown.ranges()).map(|(end, next)| end..next.start).collect()
 }
 
 /// The index of the result of a call in a conversation.

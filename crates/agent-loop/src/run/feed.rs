@@ -167,7 +167,19 @@ impl Run {
     pub fn feed(&self, answer: RunAnswer, elapsed: Duration) -> Result<Event, FeedError> {
         // NOTE: An answer becomes an event first, and only its commit changes the run: a store that fails leaves the
         // run as it was, and a replay is nothing but commits. See docs/decisions/loop.md.
-        let mut event = self.event_of(answer, elapsed)?;
+        self.with_step_end(self.event_of(answer, elapsed)?)
+    }
+
+    /// The event of an interruption as another host has recorded it, which knew the tools of that moment: of all items that had
+    /// started, and of those at these places that may have begun.
+    pub(crate) fn feed_interrupted(&self, recorded: &[usize], elapsed: Duration) -> Result<Event, FeedError> {
+        let may_have_begun = |place: &usize| self.item(*place).is_some_and(StepItem::may_have_begun);
+        let kind = self.interrupted(recorded.iter().copied().filter(may_have_begun));
+        self.with_step_end(Event::new(self.tally.steps, elapsed, kind))
+    }
+
+    /// The event, with the end of the step if it brings it about.
+    fn with_step_end(&self, mut event: Event) -> Result<Event, FeedError> {
         self.check_place(&event)?;
         if let Some(step) = self.open_step() {
             let given = self.implied_outcomes(&event.kind, &self.item_decisions(&event.kind));
@@ -201,8 +213,8 @@ impl Run {
             }
             RunAnswer::Upgrade => self.upgraded()?,
             RunAnswer::Decisions(decisions) => self.decisions(decisions)?,
-            RunAnswer::Interrupted => self.interrupted(),
-            RunAnswer::Ask(fates) => EventKind::Asked { fates },
+            RunAnswer::Interrupted => self.interrupted(self.may_repeat()),
+            RunAnswer::Ask(fates) => self.asked(fates),
             // NOTE: A hook before tools can refuse a call, so none may be marked as started before all hooks have seen
             // it.
             RunAnswer::Started(places) if self.are_hooked() => EventKind::Started { places },
@@ -433,11 +445,13 @@ impl Run {
             model: reply.model,
             fates,
             tools: self.digest_of_offer(),
+            listed: Vec::new(),
             output,
             gives_up,
         };
         let mut event = Event::new(self.tally.steps + 1, elapsed, kind);
         event.messages.push(Arc::clone(&message));
+        self.note_listed_tools(&mut event);
         let answered = event.outcomes();
         if message.has_tool_calls() && answered.len() == message.tool_calls().count() {
             let log = self.transcript().clone().with(Arc::clone(&message));
@@ -461,6 +475,25 @@ impl Run {
     fn digest_of_offer(&self) -> Option<String> {
         let offer = self.offer.as_ref().filter(|_| self.agent.static_offer().is_none());
         offer.map(crate::agent::digest_of_offer)
+    }
+
+    /// Records the tools of the calls that can run, where tools are listed at each step.
+    fn note_listed_tools(&self, event: &mut Event) {
+        if self.agent.static_offer().is_some() {
+            return;
+        }
+        let answered: Vec<usize> = event.outcomes().iter().map(|outcome| outcome.place).collect();
+        let calls = event.messages.first().into_iter().flat_map(|reply| reply.tool_calls()).enumerate();
+        let open = calls.filter(|(place, _)| !answered.contains(place));
+        let listed = |(place, call): (usize, &ToolCall)| {
+            let listed = self.listed_tool(place, &call.name)?;
+            let arguments = call.arguments.as_object()?;
+            self.tool(&call.name)?.check_arguments(arguments).is_ok().then_some(listed)
+        };
+        let tools = open.filter_map(listed).collect();
+        if let EventKind::Replied { listed, .. } = &mut event.kind {
+            *listed = tools;
+        }
     }
 
     /// The fates of the calls of a reply that do not simply run, and of an output among them.
@@ -586,17 +619,30 @@ impl Run {
         Ok(event)
     }
 
+    /// Calls that need an approval, with their tools as they are listed now.
+    fn asked(&self, fates: Vec<(usize, CallDisposition)>) -> EventKind {
+        let listed =
+            fates.iter().filter_map(|(place, _)| self.listed_tool(*place, &self.call_at(*place)?.name));
+        EventKind::Asked { listed: listed.collect(), fates }
+    }
+
     /// Whether calls may start, as far as hooks before them are concerned.
     fn are_hooked(&self) -> bool {
         let calls = self.open_step().and_then(OpenStep::calls);
         calls.is_none_or(|calls| calls.is_hooked || !self.has_hook(HookPoint::BeforeTool))
     }
 
-    fn interrupted(&self) -> EventKind {
-        let places = self.open_step().map(OpenStep::started).unwrap_or_default();
+    /// The interruption of the items that had started, and of these that may have begun.
+    fn interrupted(&self, may_have_begun: impl Iterator<Item = usize>) -> EventKind {
+        let mut places = self.open_step().map(OpenStep::started).unwrap_or_default();
+        places.extend(may_have_begun);
+        places.sort_unstable();
         let asks = self.agent.config().ask_when_uncertain;
-        let inputs_from_state = if asks { self.inputs_at(&places) } else { Vec::new() };
-        EventKind::Interrupted { places, asks, inputs_from_state }
+        let (inputs_from_state, shown) = match asks {
+            true => (self.inputs_at(&places), self.shown_at(&places)),
+            false => Default::default(),
+        };
+        EventKind::Interrupted { places, asks, inputs_from_state, shown }
     }
 
     /// Puts the end of the step into the event, if every item has its outcome: one that it has already, or one of these,

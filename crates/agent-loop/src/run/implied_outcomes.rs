@@ -3,7 +3,7 @@
 //! effect is unknown then are kept.
 
 use stepfold_state_core::chat::{ToolCall, ToolResult};
-use stepfold_tools::{CallFailure, CallOutcome, CallStatus};
+use stepfold_tools::{CallFailure, CallOutcome, CallStatus, Effect};
 
 use super::event::EventKind;
 use super::feed::RunAnswer;
@@ -11,7 +11,7 @@ use super::machine::Run;
 use super::requests::ItemDecision;
 use super::step::{ItemOutcome, ItemState, OpenStep, StepItem, WorkOutcome};
 use super::step_end::not_run;
-use crate::agent::HookVerdict;
+use crate::agent::{HookPoint, HookVerdict};
 use crate::approval::{AskReason, Decision, rejection_text};
 use crate::planned::{NodeOutcome, NodeStatus};
 
@@ -62,6 +62,12 @@ impl Run {
             ItemState::Started => step.unknown_outcome(place),
             ItemState::HookPending(pending) => withheld(&call, &pending.outcome).into(),
             _ if item.planned.is_some() => self.branch_outcome_at_end(place, why).into(),
+            _ if item.child.is_none() && item.may_have_happened => step.unknown_outcome(place),
+            _ if self.may_have_started(step, place, Effect::Idempotent) => step.unknown_outcome(place),
+            _ if self.may_have_started(step, place, Effect::Pure) => {
+                let text = format!("tool '{}' may have started, and has no result: {why}", call.name);
+                CallOutcome::without_result(&call, CallStatus::Cancelled, text).into()
+            }
             _ if item.child.is_some() || !item.asked.is_empty() => {
                 let text = format!("tool '{}' was stopped while it waited: {why}", call.name);
                 CallOutcome::without_result(&call, CallStatus::Cancelled, text).into()
@@ -71,6 +77,27 @@ impl Run {
                 CallOutcome::without_result(&call, CallStatus::NotStarted, text).into()
             }
         }
+    }
+
+    /// Whether, by the record, a call may have started whose tool has this effect: it could run, and nothing marks its start.
+    // NOTE: The process that stops a run may know more; a fold of the record does not.
+    fn may_have_started(&self, step: &OpenStep, place: usize, effect: Effect) -> bool {
+        let (Some(item), Some(call)) = (step.items.get(place), step.call(place)) else { return false };
+        let tool = self.agent().static_tool(&call.name);
+        let has_effect = match item.listed_effect {
+            Some(listed) => listed == effect,
+            None => tool.is_some_and(|tool| !tool.is_hosted() && tool.effect() == effect),
+        };
+        let is_hooked = step.calls().is_some_and(|calls| {
+            calls.is_hooked || calls.is_upgraded || !self.has_hook(HookPoint::BeforeTool)
+        });
+        // One with arguments that do not fit never starts. These are not known if a part of them was replaced.
+        let fits = item.is_redacted
+            || tool.is_none_or(|tool| {
+                let call = item.as_run(call);
+                call.arguments.as_object().is_some_and(|given| tool.check_arguments(given).is_ok())
+            });
+        has_effect && is_hooked && fits && item.child.is_none() && item.may_run() && step.was_runnable()
     }
 
     fn branch_outcome_at_end(&self, place: usize, why: &str) -> NodeOutcome {

@@ -200,7 +200,9 @@ impl Run {
             committed => committed,
         };
         run.is_taken_up = folding == FoldMode::CatchUp;
-        run.is_lost |= folding == FoldMode::CatchUp;
+        if folding == FoldMode::CatchUp {
+            run.take_over();
+        }
         if let Err(error) = committed {
             if run.events() > 0 {
                 child.run = InnerRunState::Run(run);

@@ -17,6 +17,7 @@ use super::event::{Event, EventKind, is_default};
 use super::input::{ConversationCache, Input};
 use super::name_map::NameMap;
 use super::prompt::ModelPrompt;
+use super::requests::ItemDecision;
 use super::step::{ItemCondition, ItemState, OpenStep, StepItem, StepPlan, SuperstepWalk};
 use super::step_task::StepTask;
 use super::unknown_calls::UnknownCall;
@@ -146,6 +147,11 @@ impl RunPhase {
     pub(super) const fn condensing() -> Self {
         RunPhase::Condensing { gave_up: false, is_rescue: false }
     }
+
+    /// The model is asked next, after the hooks.
+    pub(super) const fn asking() -> Self {
+        RunPhase::Asking { is_hooked: false, last: None }
+    }
 }
 
 /// The beginning of a run, before it is committed.
@@ -205,16 +211,28 @@ pub(crate) struct ApprovedCall {
     /// The values that the state added, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: String,
+    /// The digest of the tool as it was shown, where tools are listed at each step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<String>,
+    /// The dependency of the agent that lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dependency: Option<String>,
 }
 
 impl ApprovedCall {
-    pub(super) fn of(call: &ToolCall, inputs: &[StateInput]) -> Self {
+    pub(super) fn of(
+        call: &ToolCall,
+        inputs: &[StateInput],
+        definition: Option<String>,
+        dependency: Option<String>,
+    ) -> Self {
         let arguments = match call.arguments.as_object() {
             // NOTE: Equal calls must not get two decisions because their arguments are in another order.
             Some(arguments) => stepfold_state_core::canonical_object(arguments),
             None => call.arguments.to_text().into_owned(),
         };
-        ApprovedCall { tool: call.name.clone(), arguments, inputs: canonical_inputs(inputs) }
+        let (tool, inputs) = (call.name.clone(), canonical_inputs(inputs));
+        ApprovedCall { tool, arguments, inputs, definition, dependency }
     }
 }
 
@@ -395,6 +413,9 @@ impl Run {
     /// ```
     pub fn take_over(&mut self) {
         self.is_lost = true;
+        if let RunPhase::Working(step) = &mut self.phase {
+            step.items.change_all(|items| items.iter_mut().for_each(|item| item.is_ahead_here = false));
+        }
     }
 
     /// The same run of another agent, which has the same schema.
@@ -407,9 +428,22 @@ impl Run {
     /// The next need of the run. Pure: it is the same until an event is committed.
     pub fn decide(&self) -> RunNeed {
         match &self.phase {
+            RunPhase::Fresh(_) | RunPhase::Done(_) => self.decide_in_phase(),
+            _ if self.upgrade.is_some() => RunNeed::Upgrade,
+            _ => self.decide_in_phase(),
+        }
+    }
+
+    /// Whether an upgrade changes nothing yet: the run waits for decisions before it as after it.
+    pub(crate) fn waits_beside_upgrade(&self) -> bool {
+        self.upgrade.is_some() && matches!(self.decide_in_phase(), RunNeed::Approval)
+    }
+
+    /// The need of the phase, whichever agent is recorded.
+    fn decide_in_phase(&self) -> RunNeed {
+        match &self.phase {
             RunPhase::Fresh(_) => RunNeed::Begin,
             RunPhase::Done(exit) => RunNeed::Nothing(exit.clone()),
-            _ if self.upgrade.is_some() => RunNeed::Upgrade,
             RunPhase::Opening => RunNeed::Hook(HookPoint::BeforeRun),
             RunPhase::Condensing { .. } => match self.summary_plan() {
                 Some(plan) => RunNeed::Summary(Box::new(plan)),
@@ -436,6 +470,7 @@ impl Run {
         match &step.plan {
             // No call of a reply runs before all decisions about that reply are there.
             StepPlan::Calls(_) if items.any(ItemCondition::Waiting) => RunNeed::Approval,
+            _ if self.may_repeat().next().is_some() => RunNeed::Interrupted,
             StepPlan::Calls(calls) if !calls.is_hooked && self.has_hook(HookPoint::BeforeTool) => {
                 RunNeed::Hook(HookPoint::BeforeTool)
             }
@@ -447,6 +482,69 @@ impl Run {
                 RunNeed::Nodes
             }
             StepPlan::Branches(_) => RunNeed::Approval,
+        }
+    }
+
+    /// The items that another host may have begun while they were repeatable, and that must not run twice now, or cannot run any
+    /// more.
+    pub(super) fn may_repeat(&self) -> impl Iterator<Item = usize> {
+        let step = self.open_step().filter(|step| self.is_lost && step.was_runnable());
+        let items = step.map(|step| &*step.items).unwrap_or_default();
+        let may_have_begun = |item: &StepItem| item.may_have_begun() && !item.is_ahead_here;
+        let may_have_begun = items.iter().enumerate().filter(move |(_, item)| may_have_begun(item));
+        may_have_begun
+            .filter(|(place, item)| self.must_not_repeat(*place, item.listed_effect))
+            .map(|(place, _)| place)
+    }
+
+    /// Whether an item that had this effect when it may have begun must not be started again: it must not run twice now. Or it
+    /// cannot run any more, and may have had its effect.
+    pub(super) fn must_not_repeat(&self, place: usize, effect: Option<Effect>) -> bool {
+        match effect {
+            None | Some(Effect::AtMostOnce) => false,
+            Some(Effect::Pure) => self.must_mark(place),
+            Some(Effect::Idempotent) => self.must_mark(place) || self.is_impossible(place),
+        }
+    }
+
+    /// Whether a call of the open step cannot run: its tool is gone, or does not take its arguments, or these are not known any more.
+    fn is_impossible(&self, place: usize) -> bool {
+        let (Some(item), Some(call)) = (self.item(place), self.call_at(place)) else { return false };
+        if item.is_lost() {
+            return true;
+        }
+        match self.tool(&call.name) {
+            Some(tool) => {
+                let call = item.as_executed(call);
+                call.arguments.as_object().is_none_or(|given| tool.check_arguments(given).is_err())
+            }
+            // It may be listed.
+            None => self.offer.is_some(),
+        }
+    }
+
+    /// Says of items that they have not begun, before decisions are folded: those whose tools have asked, and all of a reply whose
+    /// calls could not start yet.
+    pub(super) fn note_ahead(&mut self, decided: &[ItemDecision<'_>]) {
+        let RunPhase::Working(step) = &mut self.phase else { return };
+        let was_runnable = step.was_runnable();
+        let is_ahead = |place: usize, item: &StepItem| {
+            let mut answers = decided.iter().filter(|decision| decision.place == place);
+            let is_answered = answers.any(|decision| decision.inside.is_some()) && item.child.is_none();
+            !was_runnable || is_answered
+        };
+        step.items.change_all(|items| {
+            for (place, item) in items.iter_mut().enumerate() {
+                item.is_ahead_here |= is_ahead(place, item);
+            }
+        });
+    }
+
+    /// The same before the first hooks before tools are folded: no call starts before them.
+    pub(super) fn note_hooked(&mut self) {
+        let RunPhase::Working(step) = &mut self.phase else { return };
+        if step.calls().is_some_and(|calls| !calls.is_upgraded) && !step.was_hooked() {
+            step.items.change_all(|items| items.iter_mut().for_each(|item| item.is_ahead_here = true));
         }
     }
 
@@ -505,10 +603,12 @@ impl Run {
         let _ = self.attach_agents();
     }
 
-    /// Whether the tools of a call that waits for a decision are not known, also one inside of an item.
+    /// Whether the tools of a call that waits for a decision, or will after an interruption, are not known, also one inside of
+    /// an item.
     pub(crate) fn lacks_tools(&self) -> bool {
         let Some(step) = self.open_step() else { return false };
-        let are_needed = step.calls().is_some() && step.items.any(ItemCondition::Waiting);
+        let will_ask = self.agent.config().ask_when_uncertain && !step.started().is_empty();
+        let are_needed = step.calls().is_some() && (will_ask || step.items.any(ItemCondition::Waiting));
         (self.offer.is_none() && are_needed) || self.child_lacking_tools().is_some()
     }
 

@@ -23,7 +23,7 @@
 //! | `Condensing` |  | `Cancelled` | `Closing` |
 //! | `Condensing` |  | `TimedOut` | `Leaving` |
 //! | `Asking` | `Hook`, `Model` | `Hooked` | `Asking`, `Closing` |
-//! | `Asking` | `Upgrade` | `Upgrade` | `Asking` |
+//! | `Asking` | `Upgrade` | `Upgrade` | `Asking`, `Leaving` |
 //! | `Asking` |  | `Steer` | `Asking` |
 //! | `Asking` |  | `TooLong` | `Condensing`, `Asking` |
 //! | `Asking` |  | `Reply` | `Asking`, `Working`, `Leaving` |
@@ -86,7 +86,8 @@ mod unknown_calls;
 mod upgrade;
 
 pub use self::event::{
-    CallDisposition, Event, EventKind, FORMAT_VERSION, NEWEST_FORMAT_VERSION, OutputDisposition, StepEnd,
+    CallDisposition, Event, EventKind, FORMAT_VERSION, ListedTool, NEWEST_FORMAT_VERSION, OutputDisposition,
+    ShownTool, StepEnd,
 };
 pub use self::feed::{HookReport, RunAnswer};
 pub use self::input::Input;

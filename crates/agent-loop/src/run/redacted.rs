@@ -105,7 +105,7 @@ impl Run {
 }
 
 impl StepItem {
-    fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         // A run inside that has begun has taken what it needs.
         let has_begun = self.child.is_some() && self.decisions.is_empty();
         self.is_redacted && self.kept.is_none() && !has_begun
@@ -114,9 +114,11 @@ impl StepItem {
 
 fn lost_outcome(run: &Run, place: usize) -> CallOutcome {
     let call = run.shown(place);
+    // A call of a repeatable tool has no mark when it starts.
+    let so = if run.must_mark(place) { "; nothing has happened" } else { "" };
     let text = format!(
         "tool '{}' not run: sensitive parts of its input were replaced before they were stored, and the process that had them is \
-         gone; nothing has happened",
+         gone{so}",
         call.name,
     );
     let mut outcome = CallOutcome::without_result(&call, CallStatus::Failed(CallFailure::NotRun), text);

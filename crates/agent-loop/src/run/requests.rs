@@ -86,9 +86,15 @@ impl Run {
                     // NOTE: A digest of the content and the place: an id is never used again for anything else, so a
                     // decision approves what was shown and nothing else. See docs/decisions/loop.md.
                     let id = outer_id(scope, subject.id(&self.path_of(place), &call.arguments));
-                    let (inputs_from_state, is_redacted) = (item.inputs.clone(), item.is_redacted);
-                    let request = ApprovalRequest::new(id, call, reason);
-                    let request = ApprovalRequest { inputs_from_state, times, is_redacted, ..request };
+                    let request = ApprovalRequest {
+                        inputs_from_state: item.inputs.clone(),
+                        times,
+                        is_redacted: item.is_redacted,
+                        is_asked_again: round > 0,
+                        change: item.change.clone(),
+                        is_start_uncertain: reason == AskReason::MayHaveHappened && !item.was_started(),
+                        ..ApprovalRequest::new(id, call, reason)
+                    };
                     all.push(PendingRequest { place, inside: None, request });
                 }
                 ItemState::Same(_) => {}
@@ -277,11 +283,47 @@ impl Run {
         if let Some(parameters) = &request.parameters {
             return fits(parameters, arguments).map_err(|faults| fault(faults.to_string()));
         }
-        // What is inside checks its own. Without the tools of the step, they are checked before the call runs.
-        let (true, Some(tools)) = (is_own, self.tools()) else { return Ok(()) };
-        let tool = tools.get(&request.call.name);
-        let tool = tool.ok_or_else(|| fault(format!("unknown tool `{}`", request.call.name)))?;
-        tool.check_given(arguments).map_err(|faults| fault(faults.to_string()))
+        // What is inside checks its own.
+        if !is_own {
+            return Ok(());
+        }
+        let recorded = self.item(waiting.place).and_then(|item| item.parameters.as_ref());
+        let checked = match (self.tool(&request.call.name), recorded) {
+            (Some(tool), _) => tool.check_given(arguments),
+            (None, _) if self.tools().is_some() => {
+                return Err(fault(format!("unknown tool `{}`", request.call.name)));
+            }
+            // The tool as it was shown; a call of another one is asked about again.
+            (None, Some(parameters)) => fits(parameters, arguments),
+            // They are checked before the call runs.
+            (None, None) => Ok(()),
+        };
+        checked.map_err(|faults| fault(faults.to_string()))
+    }
+
+    /// Whether other arguments for a call can be checked only by its tool as its server lists it now: the record does not have its
+    /// schema.
+    pub(crate) fn needs_tools_to_modify(&self, id: &str) -> bool {
+        let waiting = self.pending_requests(self.request_scope()).into_iter();
+        let Some(PendingRequest { place, inside, request }) =
+            waiting.into_iter().find(|waiting| waiting.request.id == *id)
+        else {
+            return false;
+        };
+        if request.reason.is_of_running() || request.parameters.is_some() {
+            return false;
+        }
+        let item = self.item(place);
+        match inside {
+            Some(inside) => {
+                item.and_then(StepItem::child).is_none_or(|child| child.needs_tools_to_modify(&inside))
+            }
+            None => {
+                self.walk().is_none()
+                    && self.tool(&request.call.name).is_none()
+                    && item.is_some_and(|item| item.parameters.is_none())
+            }
+        }
     }
 
     /// Whether the runs inside would take the decisions about their requests.

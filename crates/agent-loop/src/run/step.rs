@@ -18,6 +18,7 @@
 //! | `Ready` | `Ask` | `Asking`, `Same` |
 //! | `Ready` | `Hooked` | `Done` |
 //! | `Ready` | `Started` | `Started` |
+//! | `Ready` | `Interrupted` | `Asking`, `Done` |
 //! | `Ready` | `Outcomes` | `HookPending`, `Done` |
 //! | `Ready` | `Cancelled` | `Done` |
 //! | `Ready` | `TimedOut` | `Done` |
@@ -46,9 +47,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::chat::{Arguments, Content, Message, ToolCall};
 use stepfold_state_core::state::Delta;
-use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus};
+use stepfold_tools::{AnsweredRequest, CallFailure, CallOutcome, CallStatus, Effect};
 
-use super::event::{CallDisposition, Event, StepEnd, is_default};
+use super::event::{CallDisposition, Event, ListedTool, StepEnd, is_default};
 use super::machine::Run;
 use crate::approval::{ApprovalQuestion, ApprovalRequest, AskReason, Decision, modification_note};
 use crate::exit::Exit;
@@ -87,6 +88,9 @@ pub(crate) struct CallStep {
     /// Whether the agent has changed since the reply.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_upgraded: bool,
+    /// Whether its calls could start at some time: no call starts before all approvals of the reply are there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) was_runnable: bool,
     /// Why a hook wants the run to end after this step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
@@ -230,6 +234,7 @@ impl ItemList {
 }
 
 /// One item, by its place.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about the item")]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StepItem {
     /// The branch. A call stands in the reply.
@@ -247,9 +252,31 @@ pub(crate) struct StepItem {
     /// The values that the state adds to the call, as the last request for its approval showed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "inputs_from_state")]
     pub(crate) inputs: Vec<StateInput>,
+    /// The digest of its tool, where tools are listed at each step: as the last request for its approval showed it, or as it was
+    /// listed with the reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<String>,
+    /// The effect of its tool as it was listed with the reply, until it is known whether it has run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) listed_effect: Option<Effect>,
+    /// Whether it has not begun: this host has committed a decision that it waited for.
+    #[serde(skip)]
+    pub(crate) is_ahead_here: bool,
+    /// The dependency of the agent that listed its tool with the reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dependency: Option<String>,
+    /// The difference of its tool from the one that was approved before, as the last request showed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) change: Option<String>,
+    /// The JSON Schema of its arguments, as the last request for its approval showed its tool, where tools are listed at each step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parameters: Option<Value>,
     /// Whether it was started before, and may have had its effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) may_have_happened: bool,
+    /// Whether it was marked as started before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) was_started: bool,
     /// Whether its arguments were changed after the hooks before tools had seen it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_unhooked: bool,
@@ -515,8 +542,10 @@ impl OpenStep {
     pub(super) fn unknown_outcome(&self, place: usize) -> WorkOutcome {
         let (call, is_call) = (self.shown(place), self.calls().is_some());
         let what = if is_call { "tool" } else { "node" };
+        let was_started = self.items.get(place).is_some_and(StepItem::was_started);
+        let started = if was_started { "had started" } else { "may have started" };
         let text = format!(
-            "{what} '{}' had started when the process was interrupted: its outcome is unknown, and it was not run again",
+            "{what} '{}' {started} when the process was interrupted: its outcome is unknown, and it was not run again",
             call.name,
         );
         match is_call {
@@ -529,7 +558,10 @@ impl OpenStep {
     pub(crate) fn apply_fates(&mut self, fates: &[(usize, CallDisposition)]) {
         for (place, fate) in fates {
             let first = match fate {
-                CallDisposition::Same(first) => self.items.get(*first).map(|item| item.inputs.clone()),
+                CallDisposition::Same(first) => {
+                    let first = self.items.get(*first);
+                    first.map(|item| (item.inputs.clone(), item.definition.clone(), item.parameters.clone()))
+                }
                 _ => None,
             };
             self.items.change(*place, |item| match fate {
@@ -537,7 +569,7 @@ impl OpenStep {
                 CallDisposition::Same(first_place) => {
                     // NOTE: One decision covers both calls, so both were approved with the values that the first
                     // request showed.
-                    item.inputs = first.unwrap_or_default();
+                    (item.inputs, item.definition, item.parameters) = first.unwrap_or_default();
                     item.state = ItemState::Same(*first_place);
                 }
                 CallDisposition::Answer(_) => {}
@@ -550,12 +582,37 @@ impl OpenStep {
         self.calls().is_some_and(|calls| calls.is_hooked) || self.items.iter().any(|item| item.is_unhooked)
     }
 
+    /// Notes that calls can start, if no approval is missing.
+    pub(crate) fn note_runnable(&mut self) {
+        let is_asked = self.items.any(ItemCondition::Asked);
+        if let StepPlan::Calls(calls) = &mut self.plan {
+            calls.was_runnable |= !is_asked;
+        }
+    }
+
+    /// Whether an item may have begun, on any host.
+    pub(crate) fn was_runnable(&self) -> bool {
+        self.calls().is_none_or(|calls| calls.was_runnable)
+    }
+
+    /// The tools of the calls, as they were listed last.
+    pub(crate) fn note_listed(&mut self, listed: &[ListedTool]) {
+        for tool in listed {
+            self.items.change(tool.place, |item| {
+                item.definition = Some(tool.definition.clone());
+                item.listed_effect = Some(tool.effect);
+                item.dependency.clone_from(&tool.dependency);
+            });
+        }
+    }
+
     /// Whether these calls may be put up for approval now: none was requested before, or it was granted for other values
     /// from the state.
-    pub(crate) fn may_ask(&self, fates: &[(usize, CallDisposition)]) -> bool {
+    pub(crate) fn may_ask(&self, fates: &[(usize, CallDisposition)], listed: &[ListedTool]) -> bool {
         let is_open = |(place, fate): &(usize, CallDisposition)| match fate {
             CallDisposition::Ask(question) => {
-                self.items.get(*place).is_some_and(|item| item.may_be_asked(question))
+                let tool = listed.iter().find(|tool| tool.place == *place);
+                self.items.get(*place).is_some_and(|item| item.may_be_asked(question, tool))
             }
             CallDisposition::Same(_) => self.items.get(*place).is_some_and(StepItem::is_unasked),
             CallDisposition::Answer(_) => false,
@@ -645,16 +702,34 @@ impl StepItem {
         matches!(self.state, ItemState::Started)
     }
 
+    /// Whether the record says that it has started at some time.
+    pub(crate) const fn was_started(&self) -> bool {
+        self.was_started || self.is_started()
+    }
+
     /// Requests a decision about the item itself.
     pub(crate) fn ask(&mut self, question: ApprovalQuestion) {
-        self.may_have_happened |= question.reason == AskReason::MayHaveHappened;
+        if question.reason == AskReason::MayHaveHappened {
+            (self.may_have_happened, self.listed_effect) = (true, None);
+            self.was_started |= self.is_started();
+        }
         self.state = ItemState::Asking(question.reason);
         self.inputs = question.inputs_from_state;
+        self.definition = question.definition.or_else(|| self.definition.take());
+        self.change = question.change;
+        self.parameters = question.parameters;
     }
 
     /// Whether it may run and has not begun.
     fn is_ahead(&self) -> bool {
         matches!(self.state, ItemState::Ready) && self.child.is_none()
+    }
+
+    /// Whether a host may have begun it without a mark, since its tool was repeatable then.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        self.may_run()
+            && self.child.is_none()
+            && self.listed_effect.is_some_and(|effect| effect != Effect::AtMostOnce)
     }
 
     /// Whether it may run, has not begun, and no approval was requested.
@@ -667,9 +742,22 @@ impl StepItem {
         self.is_ahead() && self.round > 0
     }
 
-    fn may_be_asked(&self, question: &ApprovalQuestion) -> bool {
-        let is_other = self.is_approved() && question.inputs_from_state != self.inputs;
-        (self.is_unasked() || is_other) && question.reason == self.reason_to_ask()
+    fn may_be_asked(&self, question: &ApprovalQuestion, tool: Option<&ListedTool>) -> bool {
+        let dependency = tool.and_then(|tool| tool.dependency.as_ref());
+        let is_other = question.inputs_from_state != self.inputs
+            || self.is_of_other(question.definition.as_deref())
+            || self.is_of_other_server(dependency);
+        (self.is_unasked() || self.is_approved() && is_other) && question.reason == self.reason_to_ask()
+    }
+
+    /// Whether its tool was shown as another one than this. Records of earlier versions do not say how it was shown.
+    pub(crate) fn is_of_other(&self, definition: Option<&str>) -> bool {
+        matches!((self.definition.as_deref(), definition), (Some(shown), Some(now)) if shown != now)
+    }
+
+    /// Whether its tool was listed by another server than this.
+    pub(crate) fn is_of_other_server(&self, dependency: Option<&String>) -> bool {
+        self.dependency.is_some() && self.dependency.as_ref() != dependency
     }
 
     /// The reason of a request for its approval.
@@ -684,6 +772,12 @@ impl StepItem {
             ItemState::Same(_) => Some(AskReason::Rule),
             _ => None,
         }
+    }
+
+    /// Whether its approval is requested: by a rule, after a crash, or by the function of its node.
+    pub(crate) fn is_asking(&self) -> bool {
+        let is_of_node = self.planned.is_some() && self.child.is_none();
+        matches!(self.state, ItemState::Asking(_)) || is_of_node && !self.open_requests().is_empty()
     }
 
     /// Whether a decision about the item itself is required.
@@ -714,6 +808,12 @@ impl StepItem {
         self.asked.extend(requests.iter().cloned());
         // It asked before it did anything.
         self.state = ItemState::Ready;
+    }
+
+    /// Whether a question of its tool was answered.
+    pub(crate) fn has_answers(&self) -> bool {
+        let is_answered = |request: &ApprovalRequest| self.decisions.iter().any(|(id, _)| *id == request.id);
+        self.asked.iter().any(|request| request.reason.is_of_running() && is_answered(request))
     }
 
     /// The questions of a tool that were answered.

@@ -115,6 +115,26 @@ impl<'a> StepTask<'a> {
         ApprovalRequest { message: Some(message), parameters: schema, state, token, deadline, ..request }
     }
 
+    /// The requests of a branch as they are asked in another round: under other ids, except for those that are decided.
+    pub(super) fn requests_in_round(&self, round: u32) -> Vec<ApprovalRequest> {
+        let is_decided = |id: &str| self.item.decisions.iter().any(|(decided, _)| decided == id);
+        let requests = self.item.asked.iter().cloned().map(|request| {
+            if request.reason != AskReason::Node || is_decided(&request.id) {
+                return request;
+            }
+            let (run, step) = (&*self.run.id, self.run.steps());
+            let subject = RequestSubject::of_node(run, step, (self.place, self.name()), round);
+            let arguments = &request.call.arguments;
+            let about = match arguments.as_object() {
+                Some(fields) => Value::Object(fields.clone()),
+                None => serde_json::from_str(&arguments.to_text()).unwrap_or_default(),
+            };
+            let id = subject.id_about(&request.call.id, &about);
+            ApprovalRequest { id, is_asked_again: round > 0, ..request }
+        });
+        requests.collect()
+    }
+
     /// The item as an open branch, for the function of a node or the agent inside. The item of a call are its arguments.
     pub(crate) fn branch(&self) -> OpenBranch {
         let planned = self.planned().cloned().unwrap_or_else(|| {
@@ -132,6 +152,7 @@ impl<'a> StepTask<'a> {
             decisions: self.decisions(),
             run: Arc::clone(&self.run.id),
             step: self.run.steps(),
+            round: self.item.round,
         }
     }
 }

@@ -360,6 +360,12 @@ fn runs_of_items() -> Vec<Run> {
                 let mut step = OpenStep::of_calls(Arc::clone(&reply), None, SpentBudget::default());
                 step.items.change(0, |item| item.state = first.clone());
                 step.items.change(1, |item| item.state = second.clone());
+                step.items.change_all(|items| {
+                    for item in items {
+                        item.listed_effect = Some(Effect::Pure);
+                    }
+                });
+                step.note_runnable();
                 if let StepPlan::Calls(calls) = &mut step.plan {
                     calls.is_hooked = is_hooked;
                 }

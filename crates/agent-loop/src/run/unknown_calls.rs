@@ -1,4 +1,4 @@
-//! Calls with an unknown outcome: they had started, and must not run twice.
+//! Calls with an unknown outcome: they had started, or may have, and do not run again.
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::{Arguments, ToolCall};
@@ -23,6 +23,9 @@ pub struct UnknownCall {
     /// The arguments of the call. Of a node: the item that it worked on, as an object.
     #[serde(with = "as_text")]
     pub arguments: Arguments,
+    /// Whether it only may have started: its tool was repeatable, so that the record does not say that it had.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_start_uncertain: bool,
 }
 
 /// The arguments of a call as text, as the model wrote them.
@@ -41,7 +44,7 @@ pub(crate) mod as_text {
 
 impl From<ToolCall> for UnknownCall {
     fn from(call: ToolCall) -> Self {
-        UnknownCall { id: call.id, tool: call.name, arguments: call.arguments }
+        UnknownCall { id: call.id, tool: call.name, arguments: call.arguments, is_start_uncertain: false }
     }
 }
 
@@ -60,7 +63,10 @@ impl Run {
             let was_unknown =
                 item.hook_pending().is_some_and(|pending| pending.outcome.status == CallStatus::Unknown);
             if outcome.is_unknown() && !was_unknown {
-                unknown.push(self.shown(*place).into());
+                // An outcome that a tool gives says that it has run.
+                let is_given = matches!(event, EventKind::Answered(_));
+                let is_start_uncertain = !is_given && !item.was_started();
+                unknown.push(UnknownCall { is_start_uncertain, ..self.shown(*place).into() });
             }
             // A run inside ends with the one that it is part of.
             if let (EventKind::Cancelled | EventKind::TimedOut, Some(child)) = (event, item.child()) {

@@ -7,12 +7,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use stepfold_state_core::chat::Role;
+use stepfold_tools::Effect;
 
 use super::event::EventKind;
 use super::machine::{Run, RunPhase};
-use super::step::{ItemState, OpenStep, StepPlan};
+use super::step::{OpenStep, StepPlan};
 use super::step_task::StepTask;
-use crate::agent::{AGENT_PART, AgentChange, ChangeKind, Fingerprint, HookPoint, HookVerdict};
+use crate::agent::{
+    AGENT_PART, ATTEMPTS_PART, AgentChange, ChangeKind, DEPENDENCIES_PART, EFFECT_PART, Fingerprint,
+    HookPoint, HookVerdict, TOOLS_PART,
+};
 use crate::approval::nested_path;
 use crate::digest;
 use crate::error::FeedError;
@@ -64,6 +68,9 @@ pub(crate) struct PendingUpgrade {
     /// The items that are asked about again, each by its path of places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     asked: Vec<Vec<usize>>,
+    /// The items that may have begun while they were repeatable, and must not run twice now, each by its path of places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    interrupted: Vec<Vec<usize>>,
 }
 
 impl Run {
@@ -71,7 +78,7 @@ impl Run {
     ///
     /// A change is ahead of a run if nothing that is open depends on it: instructions, model, limits, trim, hooks,
     /// descriptions, new tools and keys. It touches the run if a call of its tool is open and the tool is gone or has another
-    /// schema, effect, rule of approval or binding; if its state key has a value that is read as it was stored, which `has_value` says; if a branch of its graph is open; and if the agent has another name. The same holds in the
+    /// schema, effect, rule of approval or binding, or the server is gone that listed it; if its state key has a value that is read as it was stored, which `has_value` says; if a branch of its graph is open; and if the agent has another name. The same holds in the
     /// agent of an open call or branch.
     ///
     /// # Examples
@@ -119,27 +126,39 @@ impl Run {
     ) -> Vec<TouchedWork> {
         let mut found = Vec::new();
         for change in changes {
-            let works = self.work_touched_by(change, has_value);
+            let works = self.work_touched_by(change, recorded, has_value);
             found.extend(works.into_iter().map(|work| TouchedWork { change: change.clone(), work }));
         }
         for (place, child) in self.children() {
             let Some(task) = self.task(place) else { continue };
             let Some(inside) = recorded.inside(&[&part_of(task), AGENT_PART]) else { continue };
             let changes = child.agent.changes_since(inside);
-            let has_value = |key: &str| child.state.get(key).is_some();
+            // A node's agent has values of the graph, which the migrations of the graph convert.
+            let is_of_graph = |key: &str| task.planned().is_some() && self.state.get(key).is_some();
+            let has_value =
+                |key: &str| child.state.get(key).is_some() && (!is_of_graph(key) || has_value(key));
             let inside = child.touches(&changes, inside, &has_value).into_iter();
             found.extend(inside.map(|touched| touched.within(task)));
         }
         found
     }
 
-    fn work_touched_by(&self, change: &AgentChange, has_value: &dyn Fn(&str) -> bool) -> Vec<String> {
+    fn work_touched_by(
+        &self,
+        change: &AgentChange,
+        recorded: &Fingerprint,
+        has_value: &dyn Fn(&str) -> bool,
+    ) -> Vec<String> {
         let part = change.part.as_str();
         // The agent of an open item is looked at with its run; before it has begun, all of it is ahead.
-        if change.inside.first().is_some_and(|inside| inside == AGENT_PART || inside == DESCRIPTION) {
+        let is_ahead = |inside: &String| [AGENT_PART, ATTEMPTS_PART, DESCRIPTION].contains(&inside.as_str());
+        if change.inside.first().is_some_and(is_ahead) {
             return Vec::new();
         }
         match part.split_once(' ') {
+            None if part == DEPENDENCIES_PART && change.kind == ChangeKind::Removed => {
+                self.open_work_of_dependency(change.inside.first().map(String::as_str))
+            }
             Some(("tool", _)) => self.open_work(|task| task.planned().is_none() && part_of(task) == part),
             Some(("node", _)) => self.open_work(|task| task.planned().is_some() && part_of(task) == part),
             Some(("state", key)) => {
@@ -150,11 +169,30 @@ impl Run {
             }
             _ => match part {
                 "name" => vec!["the run is that of another agent".to_owned()],
-                "approval" | "tools" => self.open_work(|task| task.planned().is_none()),
+                "approval" => self.open_work(|task| task.planned().is_none()),
+                // The other tools have parts of their own.
+                TOOLS_PART => self.open_work(|task| {
+                    task.planned().is_none() && recorded.inside(&[&part_of(task)]).is_none()
+                }),
                 "edges" => self.open_work(|task| task.planned().is_some()),
                 _ => Vec::new(),
             },
         }
+    }
+
+    /// The open calls of tools that this dependency listed, or any, also of runs inside.
+    fn open_work_of_dependency(&self, name: Option<&str>) -> Vec<String> {
+        let is_its = |listed_by: &str| name.is_none_or(|name| listed_by == name);
+        let mut works = self.open_work(|task| {
+            let listed_by = self.item(task.place).and_then(|item| item.dependency.as_deref());
+            listed_by.is_some_and(is_its)
+        });
+        for (place, child) in self.children() {
+            let Some(task) = self.task(place) else { continue };
+            let inside = child.open_work_of_dependency(name).into_iter();
+            works.extend(inside.map(|work| work_within(&work, task)));
+        }
+        works
     }
 
     /// The items of the open step without an outcome, in words.
@@ -182,7 +220,9 @@ impl Run {
         }
         let asked = self.asked_again(recorded);
         self.change_rounds(&asked, |round| round + 1);
-        self.upgrade = Some(Box::new(PendingUpgrade { from: recorded.digest(), changes, asked }));
+        let interrupted = self.interrupted_by_upgrade(recorded);
+        let pending = PendingUpgrade { from: recorded.digest(), changes, asked, interrupted };
+        self.upgrade = Some(Box::new(pending));
     }
 
     /// Takes back an [upgrade](Run::upgrade_from) that is not recorded: the run is as its record has it. For a host that stores
@@ -201,22 +241,28 @@ impl Run {
         self.is_of_other_agent
     }
 
-    /// Says that the record has no end: where the rules of this agent would have ended the run after its last step, the model
-    /// is asked. For a host that restores runs from a record, before [`upgrade_from`](Run::upgrade_from). A decision that was
-    /// stored for another agent may have completed the step, and one end condition more or less is no end of the run.
+    /// Says that the record has no end: where the rules of this agent would have ended the run after its last step, it continues
+    /// to the model, within the limits of this agent. For a host that restores runs from a record, before
+    /// [`upgrade_from`](Run::upgrade_from). A decision that was stored for another agent may have completed the step, and one end
+    /// condition more or less is no end of the run. A run that has nothing to go on with ends with the record of the upgrade.
     pub fn continue_unended(&mut self) {
-        let is_ended_by_rule = match &self.phase {
-            RunPhase::Done(_) => true,
-            // A hook of the other agent may have to see the exit.
-            RunPhase::Leaving(exit) | RunPhase::Closing(exit) => {
-                self.is_of_other_agent && !matches!(exit, Exit::Tool(_) | Exit::Output)
-            }
-            _ => false,
-        };
         let is_after_step = self.state.messages().last().is_some_and(|last| last.role() == Role::Tool);
-        if is_ended_by_rule && is_after_step {
-            self.phase = RunPhase::Asking { is_hooked: false, last: None };
-        }
+        let is_other = self.is_of_other_agent;
+        // An event says these, and no rule of an agent.
+        let is_recorded = |exit: &Exit| matches!(exit, Exit::Cancelled | Exit::Hook(_));
+        // A hook of the other agent may have to see the exit.
+        let is_seen = |exit: &Exit| !is_other || matches!(exit, Exit::Tool(_) | Exit::Output);
+        let phase = std::mem::replace(&mut self.phase, RunPhase::Opening);
+        self.phase = match phase {
+            RunPhase::Done(exit) if is_after_step && !is_recorded(&exit) => RunPhase::asking(),
+            RunPhase::Leaving(exit) | RunPhase::Closing(exit)
+                if is_after_step && !is_recorded(&exit) && !is_seen(&exit) =>
+            {
+                RunPhase::asking()
+            }
+            RunPhase::Done(exit) if is_other => RunPhase::Closing(exit),
+            phase => phase,
+        };
     }
 
     /// Says that the next events were recorded with another agent: where this one would have decided otherwise between two
@@ -258,13 +304,14 @@ impl Run {
         let changes = self.agent.changes_since(recorded);
         let is_changed = |part: &str| {
             let of_part = changes.iter().filter(|change| change.part == part);
-            of_part.into_iter().any(|change| change.inside.first().is_none_or(|inside| inside != AGENT_PART))
+            let is_ahead = |inside: &String| [AGENT_PART, ATTEMPTS_PART].contains(&inside.as_str());
+            of_part.into_iter().any(|change| !change.inside.first().is_some_and(is_ahead))
         };
         let items = self.open_step().map(|step| &*step.items).unwrap_or_default();
         let mut asked = Vec::new();
         for (place, item) in items.iter().enumerate() {
             let part = part_of(StepTask::new(self, place, item));
-            if matches!(item.state, ItemState::Asking(_)) && is_changed(&part) {
+            if item.is_asking() && is_changed(&part) {
                 asked.push(vec![place]);
             }
             if let (Some(child), Some(inside)) = (item.child(), recorded.inside(&[&part, AGENT_PART])) {
@@ -278,23 +325,76 @@ impl Run {
         asked
     }
 
+    /// The items that may have begun under the other agent, where a tool or a node was repeatable that must not run twice now, or
+    /// cannot run any more.
+    fn interrupted_by_upgrade(&self, recorded: &Fingerprint) -> Vec<Vec<usize>> {
+        let effect = |part: &str| recorded.inside(&[part]).and_then(|part| self.recorded_effect(part));
+        let has_changed = |part: &str| recorded.inside(&[part]) != self.agent.fingerprint().inside(&[part]);
+        let Some(step) = self.open_step() else { return Vec::new() };
+        let mut interrupted = Vec::new();
+        for (place, item) in step.items.iter().enumerate() {
+            let part = part_of(StepTask::new(self, place, item));
+            if let (Some(child), Some(inside)) = (item.child(), recorded.inside(&[&part, AGENT_PART])) {
+                let inside = child.interrupted_by_upgrade(inside).into_iter();
+                interrupted.extend(inside.map(|path| std::iter::once(place).chain(path).collect()));
+            } else if step.was_runnable() && item.may_run() && has_changed(&part) {
+                let effect = effect(&part);
+                // Only the tools of the step tell whether a server lists it in place of the agent.
+                let is_unknown = self.call_at(place).is_some_and(|call| self.tool(&call.name).is_none());
+                if self.must_not_repeat(place, effect) || is_unknown && effect == Some(Effect::Idempotent) {
+                    interrupted.push(vec![place]);
+                }
+            }
+        }
+        interrupted
+    }
+
+    /// The effect that a part of a fingerprint says, of a tool or a node.
+    fn recorded_effect(&self, part: &Fingerprint) -> Option<Effect> {
+        let part = serde_json::to_value(part).ok()?;
+        match part.get(EFFECT_PART) {
+            Some(effect) => Effect::deserialize(effect).ok(),
+            None => self.planner()?.recorded_effect(&part),
+        }
+    }
+
+    /// Says of the item at a path that it may have begun.
+    fn interrupt_at(&mut self, path: &[usize]) {
+        self.change_at(path, &|run, place| {
+            run.is_lost = true;
+            if let RunPhase::Working(step) = &mut run.phase {
+                step.items.change(place, |item| item.listed_effect = Some(Effect::Idempotent));
+            }
+        });
+    }
+
     /// Gives requests other ids: an id has the number of earlier requests about its item.
     fn change_rounds(&mut self, asked: &[Vec<usize>], change: fn(u32) -> u32) {
         for path in asked {
-            match path.as_slice() {
-                [] => {}
-                [place] => {
-                    if let RunPhase::Working(step) = &mut self.phase {
-                        step.items.change(*place, |item| item.round = change(item.round));
-                    }
+            self.change_at(path, &|run, place| run.change_round(place, change));
+        }
+    }
+
+    fn change_round(&mut self, place: usize, change: fn(u32) -> u32) {
+        let Some(task) = self.task(place) else { return };
+        let round = change(task.item.round);
+        let asked = task.requests_in_round(round);
+        if let RunPhase::Working(step) = &mut self.phase {
+            step.items.change(place, |item| (item.round, item.asked) = (round, asked));
+        }
+    }
+
+    /// Changes the run with the item at a path: this one, or one inside.
+    fn change_at(&mut self, path: &[usize], change: &dyn Fn(&mut Run, usize)) {
+        match path {
+            [] => {}
+            [place] => change(self, *place),
+            [place, inside @ ..] => {
+                let Some(mut child) = self.take_child(*place) else { return };
+                if let Some(run) = child.run_mut() {
+                    run.change_at(inside, change);
                 }
-                [place, inside @ ..] => {
-                    let Some(mut child) = self.take_child(*place) else { continue };
-                    if let Some(run) = child.run_mut() {
-                        run.change_rounds(&[inside.to_vec()], change);
-                    }
-                    self.put_child(*place, child);
-                }
+                self.put_child(*place, child);
             }
         }
     }
@@ -302,21 +402,25 @@ impl Run {
     /// The event of an upgrade, with the instructions rendered on the state, if they have changed.
     pub(super) fn upgraded(&self) -> Result<EventKind, FeedError> {
         let upgrade = self.upgrade.as_ref().ok_or_else(|| self.not_needed("upgraded"))?;
-        let PendingUpgrade { from, changes, asked } = (**upgrade).clone();
+        let PendingUpgrade { from, changes, asked, interrupted } = (**upgrade).clone();
         let is_told = |change: &AgentChange| matches!(&*change.part, "instructions" | "output");
         let instructions = match changes.iter().any(is_told) {
             true => Some(self.instructions_on(|template| template.render(&self.state))?.unwrap_or_default()),
             false => None,
         };
-        Ok(EventKind::Upgraded { from, to: self.agent.fingerprint().digest(), changes, instructions, asked })
+        let to = self.agent.fingerprint().digest();
+        Ok(EventKind::Upgraded { from, to, changes, instructions, asked, interrupted })
     }
 
     /// Folds the event of an upgrade. What it asks again may be asked already, where this process has found it.
     pub(super) fn note_upgrade(&mut self, kind: &EventKind) {
-        let EventKind::Upgraded { to, instructions, asked, .. } = kind else { return };
+        let EventKind::Upgraded { to, instructions, asked, interrupted, .. } = kind else { return };
         match self.upgrade.take() {
             Some(pending) if pending.asked == *asked => {}
             _ => self.change_rounds(asked, |round| round + 1),
+        }
+        for path in interrupted {
+            self.interrupt_at(path);
         }
         self.mark_upgraded_steps();
         if let Some(instructions) = instructions {
@@ -375,12 +479,16 @@ impl TouchedWork {
     fn within(self, task: StepTask<'_>) -> Self {
         let TouchedWork { change, work } = self;
         let change = change.within(AGENT_PART).within(&part_of(task));
-        let label = task.label();
-        let work = match work.split_once('`') {
-            Some((kind, rest)) if kind != "key " => format!("{kind}`{}", nested_path(&label, rest)),
-            _ => format!("{work} in `{label}`"),
-        };
-        TouchedWork { change, work }
+        TouchedWork { change, work: work_within(&work, task) }
+    }
+}
+
+/// Work of a run inside, in words.
+fn work_within(work: &str, task: StepTask<'_>) -> String {
+    let label = task.label();
+    match work.split_once('`') {
+        Some((kind, rest)) if kind != "key " => format!("{kind}`{}", nested_path(&label, rest)),
+        _ => format!("{work} in `{label}`"),
     }
 }
 

@@ -92,8 +92,10 @@ fn not_pending() -> DecisionError {
 
 fn decision_errors() -> Vec<DecisionError> {
     let id = || "c1".to_owned();
+    let asked_again = ["c2#043680dbb1c8794e", "c1#4b19268358aea3ea"].into_iter().collect();
     vec![
         not_pending(),
+        DecisionError::NotPending { id: "c1#043680dbb1c8794e".to_owned(), pending: asked_again },
         DecisionError::AlreadyDecided { id: id(), decision: Box::new(Decision::Approve), by: None },
         DecisionError::InvalidArguments {
             id: id(),

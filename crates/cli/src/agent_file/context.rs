@@ -2,8 +2,8 @@
 
 use stepfold::trim::{Pins, Summarize, Trim, Window};
 
-use crate::form::FaultCollector;
 use crate::form::agent::{AgentFileForm, PinCount, PinsForm};
+use crate::form::{FaultCollector, near};
 
 /// The view when a turn begins.
 pub(super) fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
@@ -20,6 +20,12 @@ pub(super) fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
     if let Some(keep_last) = trim.keep_last {
         check_over("trim", trim.when_over, keep_last, faults);
     }
+    if let Some(pins) = &trim.pins {
+        check_tools(form, &["trim", "pins", "results_of"], &pins.results_of, faults);
+    }
+    if let Some(clear) = &form.clear_results {
+        check_tools(form, &["clear_results", "except"], &clear.except, faults);
+    }
     let kept = kept.map(|kept| trim.when_over.into_iter().fold(kept, Trim::when_over));
     let kept = kept.map(|kept| trim.pins.iter().map(pins).fold(kept, Trim::with_pins));
     let cleared = form.clear_results.as_ref().map(|clear| {
@@ -33,6 +39,18 @@ pub(super) fn trim(form: &AgentFileForm, faults: &mut FaultCollector) -> Trim {
     ];
     // NOTE: Results are cleared before tokens are counted: a limit then leaves more of the conversation.
     [kept, cleared].into_iter().chain(caps).flatten().fold(Trim::none(), Trim::then)
+}
+
+/// Refuses names that are nearly those of tools. Other unknown ones may be of servers, or of tools that were there when a session
+/// began.
+fn check_tools(form: &AgentFileForm, path: &[&str], names: &[String], faults: &mut FaultCollector) {
+    for (place, name) in names.iter().enumerate().filter(|(_, name)| !form.tools.has(name)) {
+        if let Some(near) = near(name, form.tools.names()) {
+            let place = place.to_string();
+            let path = [path, &[place.as_str()]].concat();
+            faults.add(&path, format!("unknown tool `{name}`; did you mean `{near}`?"));
+        }
+    }
 }
 
 /// Refuses a threshold that is less than the number of kept messages.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use stepfold::agent_loop::StateValue;
 use stepfold::graph::{AgentNode, Node, NodeContext, NodeError, Update, per_run};
 use stepfold::prelude::*;
+use stepfold::state_core::canonical_json;
 use stepfold::state_core::state::{KeySchema, Template};
 use stepfold::tools::Retry;
 
@@ -285,17 +286,21 @@ impl NodeBuilder<'_> {
             is_tracked: self.form.tracked,
             goes_to: self.form.goes_to.clone(),
         });
-        Some(Node::new(move |context: NodeContext| {
+        // The settings of the node beside its program. A key that is declared later changes no node that names none.
+        let (answers, is_json) = (&work.answers, form.output == ToolOutputFormat::Json);
+        let version = canonical_json(&json!([self.form.reads, answers, work.asks, is_json]));
+        let node = Node::new(move |context: NodeContext| {
             let work = Arc::clone(&work);
             async move { work.run(&context).await }
-        }))
+        });
+        Some(node.version(version))
     }
 }
 
 /// A node that says a text.
 fn says(text: &str) -> Node {
     let template = Arc::new(Template::parse(text));
-    Node::new(move |context: NodeContext| {
+    let node = Node::new(move |context: NodeContext| {
         let template = Arc::clone(&template);
         async move {
             let (state, item) = (context.state(), context.item());
@@ -306,7 +311,8 @@ fn says(text: &str) -> Node {
             let known = || state.iter().map(|(key, _)| key).chain(item.map(|_| "item")).collect();
             Ok::<_, NodeError>(Update::new().say(template.render_with(lookup, known)?))
         }
-    })
+    });
+    node.version(text)
 }
 
 /// A program as a node.

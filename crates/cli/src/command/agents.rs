@@ -21,8 +21,8 @@ pub(super) async fn agents(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let context = match prune {
-        Some(_) => CommandContext::for_prune(target)?,
-        None => CommandContext::for_check(target)?,
+        Some(_) => CommandContext::for_prune(target).await?,
+        None => CommandContext::for_check(target).await?,
     };
     let versions = stored_versions(&context).await?;
     let runs = runs_by_agent(&context, prune.is_some()).await?;

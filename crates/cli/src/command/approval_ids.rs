@@ -31,6 +31,10 @@ impl ApprovalIdResolver<'_> {
         // NOTE: The first matcher with a match decides, so that a longer id cannot take the place of an exact one.
         let Some(matches) = matchers(given).iter().find(|matches| self.known().any(|id| matches(id, given)))
         else {
+            // The whole id of a request that is asked again under another digest.
+            if let Some(id) = self.asked_again.iter().find(|id| path(id) == path(given)) {
+                return Err(self.unseen(given, id));
+            }
             return Err(match self.pending {
                 [] => UsageError(format!("unknown approval `{given}`: none is pending")),
                 _ => self.refused(&format!("no pending approval with id `{given}`")),

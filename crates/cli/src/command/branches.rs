@@ -14,7 +14,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::show::{self, LineCutter};
 
 pub(super) async fn forks(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let session = context.session().await?;
     let forks = context.runner.store().forks(ListForks::new(session.key().clone())).await?;
     if json {
@@ -42,7 +42,7 @@ pub(super) async fn set_label(
     at: Option<&VersionName>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_write(target)?;
+    let context = CommandContext::for_write(target).await?;
     let label = new_label(label)?;
     let session = context.session().await?;
     let key = session.key().clone();
@@ -67,7 +67,7 @@ pub(super) async fn remove_label(
     label: &str,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_write(target)?;
+    let context = CommandContext::for_write(target).await?;
     let session = context.session().await?;
     let (key, id) = (session.key().clone(), session.key().id.as_str());
     // An unknown label is an error that lists the known ones.
@@ -84,7 +84,7 @@ pub(super) async fn remove_label(
 }
 
 pub(super) async fn labels(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let session = context.session().await?;
     let labels = context.runner.store().labels(ReadLabels::new(session.key().clone())).await?;
     if json {
@@ -121,7 +121,7 @@ pub(super) async fn compare(
     right: &str,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let (left, right) = (context.session_named(left).await?, context.session_named(right).await?);
     let (left, right) = (at(&context, left.key(), None).await?, at(&context, right.key(), None).await?);
     // NOTE: Read with any types: the sessions may hold values that do not fit the agent's current schema.

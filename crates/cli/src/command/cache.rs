@@ -11,7 +11,7 @@ use crate::error::CommandEnding;
 use crate::show;
 
 pub(super) async fn cache(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let requests = context.session().await?.prompt_cache().await?;
     let lost = |request: &CachedRequest| lost_cost(&context, request);
     if json {

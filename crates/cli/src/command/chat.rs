@@ -18,7 +18,7 @@ pub(super) async fn chat(
     options: &RunArgs,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_run(target, options)?;
+    let context = CommandContext::for_run(target, options).await?;
     context.work(Box::pin(run_chat(&context, options, json))).await
 }
 

@@ -13,7 +13,7 @@ use crate::show::{self, counted};
 
 pub(super) async fn check_runs(
     agents: &[PathBuf],
-    store: Option<&Path>,
+    (store, keys): (Option<&Path>, Option<&Path>),
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let mut counts = UpgradeCounts::default();
@@ -22,9 +22,10 @@ pub(super) async fn check_runs(
             agent: agent.clone(),
             session: None,
             store: store.map(Path::to_owned),
+            keys: keys.map(Path::to_owned),
             user: "local".to_owned(),
         };
-        let context = CommandContext::for_check(&target)?;
+        let context = CommandContext::for_check(&target).await?;
         let mut check = context.runner.check_upgrade();
         while let Some(run) = check.next().await? {
             counts.add(&run);
@@ -42,11 +43,14 @@ pub(super) async fn check_runs(
 }
 
 fn words(counts: &UpgradeCounts) -> String {
-    let UpgradeCounts { unchanged, compatible, pinned, refused, .. } = counts;
+    let UpgradeCounts { unchanged, compatible, forced, pinned, refused, .. } = counts;
     let all = counted(counts.total(), "unfinished run");
-    let pinned = if *pinned == 0 { String::new() } else { format!(", {pinned} pinned") };
+    let unless_zero =
+        |count: &u64, words| if *count == 0 { String::new() } else { format!(", {count} {words}") };
+    let forced = unless_zero(forced, "touched and continued");
+    let pinned = unless_zero(pinned, "pinned");
     format!(
-        "{all}: {unchanged} unchanged, {compatible} compatible{pinned}, {refused} that this agent does not continue"
+        "{all}: {unchanged} unchanged, {compatible} compatible{forced}{pinned}, {refused} that this agent does not continue"
     )
 }
 
@@ -73,10 +77,10 @@ fn show_run(run: &CheckedRun) {
 fn run_json(run: &CheckedRun) -> Value {
     json!({
         "continues": run.continues(),
+        "reasons": run.reasons(),
         "session": run.key.id.as_str(),
         "status": run.status().as_str(),
         "user": run.key.user.as_str(),
         "version": run.version,
-        "words": run.reasons(),
     })
 }

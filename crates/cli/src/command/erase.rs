@@ -1,14 +1,13 @@
 //! `stepfold erase`: removes content for good.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::json;
-use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject, RunnerError, RunnerErrorKind};
-use stepfold::server::http::{ErasedCase, ExperimentFolder};
-use stepfold::session_scopes::{
-    Author, ErasureId, SessionError, SessionId, SessionStore as _, UserId, VacuumStore,
-};
+use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
+use stepfold::server::http::{ErasedCase, ErasedCopies, ErasureError, ExperimentFolder};
+use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
 
 use crate::args::{EraseArgs, SessionArgs};
 use crate::context::CommandContext;
@@ -21,14 +20,14 @@ pub(super) async fn erase(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let subject = subject(target, erased)?;
-    let context = CommandContext::for_write(target)?;
+    let context = CommandContext::for_write(target).await?;
     let request = EraseRequest::new(subject, Author::new(erased.by.as_str())?, erased.reason.as_str());
     let request = match &erased.id {
         Some(id) => request.with_id(ErasureId::new(id.as_str())?),
         None => request,
     };
     let request = if erased.dry_run { request.dry_run() } else { request };
-    let (report, cases) = erased_with_copies(&context, erased, request).await?;
+    let (report, copies) = erased_with_copies(&context, erased, request).await?;
     // NOTE: what is erased is told even if the vacuum fails.
     let vacuumed = match !erased.dry_run && !erased.no_vacuum {
         true => Some(context.runner.store().vacuum(VacuumStore::new()).await),
@@ -36,8 +35,8 @@ pub(super) async fn erase(
     };
     let is_vacuumed = matches!(vacuumed, Some(Ok(())));
     match json {
-        true => show::line(json_of(&report, &cases, erased.dry_run, is_vacuumed).to_string()),
-        false => lines(&report, &cases, erased.dry_run, is_vacuumed),
+        true => show::line(json_of(&report, &copies, erased.dry_run, is_vacuumed).to_string()),
+        false => lines(&report, &copies, erased.dry_run, is_vacuumed),
     }
     vacuumed
         .unwrap_or(Ok(()))
@@ -45,48 +44,25 @@ pub(super) async fn erase(
     Ok(CommandEnding::Done)
 }
 
-/// Erases content and its copies. The copies are first, by what a dry run finds: a command that is repeated after a kill finds
-/// them by their session. They are last too: a server may add a case meanwhile.
+/// Erases content, and its copies in the folder of experiments, if one is named.
 async fn erased_with_copies(
     context: &CommandContext,
     erased: &EraseArgs,
     request: EraseRequest,
-) -> anyhow::Result<(ErasureReport, Vec<ErasedCase>)> {
-    let subject = request.subject.clone();
-    let (found, gone) = match context.runner.erase(request.clone().dry_run()).await {
-        Ok(found) => (found, None),
-        // Copies outlive their session.
-        Err(error) if is_gone(&error) => (ErasureReport::default(), Some(error)),
-        Err(error) => return Err(error.into()),
+) -> anyhow::Result<(ErasureReport, ErasedCopies)> {
+    let Some(folder) = &erased.experiments else {
+        return Ok((context.runner.erase(request).await?, ErasedCopies::default()));
     };
-    let mut copies = cases(context, erased, &subject, &found)?;
-    match gone {
-        Some(error) if copies.is_empty() => return Err(error.into()),
-        None if !erased.dry_run => {}
-        _ => return Ok((found, copies)),
-    }
-    let report = context.runner.erase(request).await?;
-    copies.extend(cases(context, erased, &subject, &report)?);
-    Ok((report, copies))
-}
-
-/// Whether the session of the subject does not exist any more.
-fn is_gone(error: &RunnerError) -> bool {
-    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
-}
-
-/// Erases the copies in the folder of experiments, if one is named.
-fn cases(
-    context: &CommandContext,
-    erased: &EraseArgs,
-    subject: &ErasureSubject,
-    report: &ErasureReport,
-) -> anyhow::Result<Vec<ErasedCase>> {
-    let Some(folder) = &erased.experiments else { return Ok(Vec::new()) };
     // NOTE: The id `-` is a placeholder: only the app of the key is used.
     let app = context.runner.key("-", "-")?.app;
-    let cases = ExperimentFolder::new(folder.join(app.as_str())).erase(subject, report, erased.dry_run);
-    cases.context("copies in data sets could not be erased; give the command again")
+    let folder = Arc::new(ExperimentFolder::new(folder.join(app.as_str())));
+    match folder.erase_with_content(&context.runner, request).await {
+        Err(ErasureError::Copies(error)) => Err(anyhow::Error::from(error)
+            .context("copies in data sets could not be erased; give the command again")),
+        // NOTE: the error itself, by which the command finds its advice.
+        Err(ErasureError::Content(error)) => Err(error.into()),
+        erased => Ok(erased?),
+    }
 }
 
 /// The subject of the erasure, by the options.
@@ -112,7 +88,7 @@ fn subject(target: &SessionArgs, erased: &EraseArgs) -> anyhow::Result<ErasureSu
 
 fn json_of(
     report: &ErasureReport,
-    cases: &[ErasedCase],
+    copies: &ErasedCopies,
     dry_run: bool,
     is_vacuumed: bool,
 ) -> serde_json::Value {
@@ -122,10 +98,11 @@ fn json_of(
         versions.map(|(key, version)| json!({"session": key.id.as_str(), "version": version})).collect();
     json!({
         "budgets": report.budgets,
-        "cases": cases,
+        "cases": copies.cases,
         "dry_run": dry_run,
         "events": report.events,
-        "found": !report.is_empty() || !cases.is_empty(),
+        "found": !report.is_empty() || !copies.is_empty(),
+        "results": copies.results,
         "sessions": sessions,
         "spend": report.spend,
         "user_keys": report.user_keys,
@@ -134,7 +111,7 @@ fn json_of(
     })
 }
 
-fn lines(report: &ErasureReport, cases: &[ErasedCase], dry_run: bool, is_vacuumed: bool) {
+fn lines(report: &ErasureReport, copies: &ErasedCopies, dry_run: bool, is_vacuumed: bool) {
     for key in report.sessions.iter().filter(|_| report.versions.is_empty()) {
         show::line(format!("session {}", key.id));
     }
@@ -144,10 +121,13 @@ fn lines(report: &ErasureReport, cases: &[ErasedCase], dry_run: bool, is_vacuume
     for key in &report.user_keys {
         show::line(format!("key {key}"));
     }
-    for ErasedCase { user, data_set, case, .. } in cases {
+    for ErasedCase { user, data_set, case, .. } in &copies.cases {
         show::line(format!("case {case}, in data set {data_set} of {user}"));
     }
-    if report.is_empty() && cases.is_empty() {
+    if copies.results > 0 {
+        show::line(format!("{} of experiments", counted(copies.results, "result")));
+    }
+    if report.is_empty() && copies.is_empty() {
         return show::note(match report.sessions.is_empty() {
             true => {
                 "nothing found of this user under this agent: nothing was erased; check `--user` and the file"

@@ -13,7 +13,7 @@ pub(super) async fn erasures(target: &SessionArgs, json: bool) -> anyhow::Result
         let words = "records of erasures name no session: leave `--session` out; `verify --session` lists erased events";
         return Err(UsageError(words.to_owned()).into());
     }
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let app = context.runner.key(target.user.as_str(), "-")?.app;
     let mut request = ListErasures::new(app);
     let mut count = 0;

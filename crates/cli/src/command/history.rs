@@ -13,7 +13,7 @@ use crate::other_process::unfinished_run;
 use crate::show::{self, UnfinishedRun};
 
 pub(super) async fn replay(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let session = context.session().await?;
     let id = session.key().id.as_str();
     match session.replay(context.runner.agent()).await {
@@ -46,7 +46,7 @@ pub(super) async fn fork(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let results = values(results)?;
-    let context = CommandContext::for_write(target)?;
+    let context = CommandContext::for_write(target).await?;
     let session = context.session().await?;
     let results: Vec<(&String, &Value)> = results.as_object().into_iter().flatten().collect();
     let at = match at {
@@ -104,7 +104,7 @@ pub(super) async fn rewind(
     when_claimed: BusyPolicy,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_change(target, when_claimed)?;
+    let context = CommandContext::for_change(target, when_claimed).await?;
     let session = context.session().await?;
     let to = context.version(session.key(), to).await?;
     let run = unfinished_run(&session).await;

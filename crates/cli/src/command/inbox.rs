@@ -14,9 +14,9 @@ pub(super) async fn inbox(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     let context = if remove.is_empty() {
-        CommandContext::for_read(target)?
+        CommandContext::for_read(target).await?
     } else {
-        CommandContext::for_write(target)?
+        CommandContext::for_write(target).await?
     };
     let session = context.session().await?;
     let waiting = session.inbox().await?;

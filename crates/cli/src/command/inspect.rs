@@ -37,7 +37,7 @@ pub(super) async fn inspect(
     what: &InspectOptions<'_>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let handle = context.session().await?;
     let key = handle.key().clone();
     let cutter = LineCutter::new(what.full);

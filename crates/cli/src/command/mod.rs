@@ -15,6 +15,7 @@ mod eval;
 mod history;
 mod inbox;
 mod inspect;
+mod keys;
 mod login;
 mod mcp;
 mod new;
@@ -35,7 +36,9 @@ mod work;
 
 use stepfold::runner::RecoverOptions;
 
-use crate::args::{CliCommand, CommandLine, FileKind, LabelCommand, ResultCommand, StateCommand};
+use crate::args::{
+    CliCommand, CommandLine, FileKind, KeysCommand, LabelCommand, ResultCommand, StateCommand,
+};
 use crate::error::CommandEnding;
 use crate::form::agent::AgentFileForm;
 use crate::form::graph::GraphForm;
@@ -53,6 +56,7 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Chat { target, options } => chat::chat(target, options, json).await,
         CliCommand::Mcp { target, options } => mcp::mcp(target, options).await,
         CliCommand::Serve(options) => serve::serve(options, json).await,
+        CliCommand::Keys { command: KeysCommand::Rotate { keys } } => keys::rotate(keys, json).await,
         CliCommand::Token { user, role, name } => token::token(user, *role, name.as_deref(), json),
         CliCommand::Sessions { target, limit } => sessions::sessions(target, limit.get(), json).await,
         CliCommand::Inspect { target, at, wire: true, model, .. } => {
@@ -101,10 +105,11 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Erase { target, erased } => erase::erase(target, erased, json).await,
         CliCommand::Erasures { target } => erasures::erasures(target, json).await,
         CliCommand::Retain { target, options } => retain::retain(target, options, json).await,
-        CliCommand::Trim { target, limit } => trim::trim(target, *limit, json).await,
-        CliCommand::Search { target, query, limit } => search::search(target, query, *limit, json).await,
+        CliCommand::Trim { target, limit } => trim::trim(target, limit.get(), json).await,
+        CliCommand::Search { target, query, limit } => search::search(target, query, limit.get(), json).await,
         CliCommand::Agents { target, prune } => agents::agents(target, *prune, json).await,
-        CliCommand::Spend { target, by, csv } => spend::spend(target, *by, *csv, json).await,
+        CliCommand::Spend { target, raises: true, .. } => spend::raises(target, json).await,
+        CliCommand::Spend { target, by, csv, .. } => spend::spend(target, *by, *csv, json).await,
         CliCommand::Verify { target, head } => verify::verify(target, *head, json).await,
         CliCommand::State { command: StateCommand::Get { target, key } } => {
             state::get(target, key.as_deref(), json).await
@@ -115,10 +120,12 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Result { command: ResultCommand::Set { target, error, call, result } } => {
             state::set_result(target, call, result, *error, json).await
         }
-        CliCommand::Check { agents, servers, runs, store } => {
+        CliCommand::Check { agents, servers, runs, store, keys } => {
             let checked = Box::pin(check::check(agents, *servers, json)).await;
             match (runs, &checked) {
-                (true, CommandEnding::Done) => check_runs::check_runs(agents, store.as_deref(), json).await,
+                (true, CommandEnding::Done) => {
+                    check_runs::check_runs(agents, (store.as_deref(), keys.as_deref()), json).await
+                }
                 _ => Ok(checked),
             }
         }
@@ -131,13 +138,16 @@ pub(crate) async fn run(args: &CommandLine) -> anyhow::Result<CommandEnding> {
         CliCommand::Completions { shell } => Ok(new::completions(*shell)),
         CliCommand::Man { folder } => new::man(folder, json),
         CliCommand::Draw { graph, language } => draw::draw(graph, *language, json),
-        CliCommand::Schema { of } => {
-            let schema = match of {
-                FileKind::Agent => json_schema::<AgentFileForm>(),
-                FileKind::Graph => json_schema::<GraphForm>(),
-            };
-            show::line(serde_json::to_string_pretty(&schema)?);
-            Ok(CommandEnding::Done)
-        }
+        CliCommand::Schema { of } => schema(*of),
     }
+}
+
+/// Prints the JSON Schema of a kind of file.
+fn schema(of: FileKind) -> anyhow::Result<CommandEnding> {
+    let schema = match of {
+        FileKind::Agent => json_schema::<AgentFileForm>(),
+        FileKind::Graph => json_schema::<GraphForm>(),
+    };
+    show::line(serde_json::to_string_pretty(&schema)?);
+    Ok(CommandEnding::Done)
 }

@@ -32,7 +32,7 @@ pub(super) async fn resume(
     // For the whole command: an approval of a tool that has changed is pending under another id then.
     let when_changed = with_changed_agent.then_some(WhenChanged::Always);
     let options = RunArgs { when_changed, ..options.clone() };
-    let context = CommandContext::for_resume(target, &options)?;
+    let context = CommandContext::for_resume(target, &options).await?;
     context.work(Box::pin(resume_run(&context, &options, decided, json))).await
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn abandon(
     options: &RunArgs,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_abandon(target, options)?;
+    let context = CommandContext::for_abandon(target, options).await?;
     context
         .work(async {
             let session = context.session().await?;
@@ -101,8 +101,9 @@ impl DecisionArgs<'_> {
         let recorded =
             session.last_run().await?.map(|run| run.without_upgrade().pending()).unwrap_or_default();
         let is_recorded = |id: &str| recorded.iter().any(|request| request.id == id);
-        let asked_again: Vec<&str> =
-            pending.iter().map(|request| request.id.as_str()).filter(|id| !is_recorded(id)).collect();
+        let asked_again =
+            pending.iter().filter(|request| request.is_asked_again || !is_recorded(&request.id));
+        let asked_again: Vec<&str> = asked_again.map(|request| request.id.as_str()).collect();
         let requests = ApprovalIdResolver {
             pending: &pending,
             asked_again: &asked_again,

@@ -21,8 +21,8 @@ pub(super) async fn retain(
         return Err(UsageError(words.to_owned()).into());
     }
     let context = match options.dry_run {
-        true => CommandContext::for_read(target)?,
-        false => CommandContext::for_write(target)?,
+        true => CommandContext::for_read(target).await?,
+        false => CommandContext::for_write(target).await?,
     };
     if context.runner.retention().is_none() {
         let words = format!("{} has no `[retention]`: nothing goes by its age", target.agent.display());

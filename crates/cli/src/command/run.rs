@@ -37,7 +37,7 @@ pub(super) async fn run(
     }
     // NOTE: Parsed before the agent is opened: a usage error needs no store.
     let values = values(sent.set)?;
-    let context = CommandContext::for_run(target, options)?;
+    let context = CommandContext::for_run(target, options).await?;
     // NOTE: Checked before a session is created for them: a usage error must leave no empty session.
     for (key, value) in values.as_object().into_iter().flatten() {
         let written = context.runner.schema().schema().write(key.as_str(), value.clone());

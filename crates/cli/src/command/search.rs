@@ -26,7 +26,7 @@ pub(super) async fn search(
         return Err(UsageError(reason.to_owned()).into());
     }
     // NOTE: not read-only: what is indexed now need not be read again by the next search.
-    let context = CommandContext::for_write(target)?;
+    let context = CommandContext::for_write(target).await?;
     let id = target.session.as_deref();
     let key = context.runner.key(context.user.as_str(), id.unwrap_or("all"))?;
     let request = match id {

@@ -13,7 +13,7 @@ use serde_json::json;
 use stepfold::prelude::*;
 use stepfold::runner::{RecoverOptions, RunnerBuilder};
 use stepfold::server::http::{Access, App, Limits, Metrics, Principal, Role, Server, Token, Tokens};
-use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresStore, Timestamp};
+use stepfold::session_scopes::{AnyStore, MemoryStore, Timestamp};
 use tokio::net::TcpListener;
 
 use super::demo;
@@ -25,7 +25,7 @@ use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
 use crate::signals::{CtrlCListener, StopSignals};
-use crate::store::open_or_create;
+use crate::store::{StoreAccess, open_store};
 
 /// The user of the sessions if there is no file of tokens.
 pub(super) const LOCAL: &str = "local";
@@ -142,13 +142,8 @@ fn tokens(options: &ServeArgs) -> anyhow::Result<(Tokens, Option<Token>)> {
 
 async fn store(options: &ServeArgs) -> anyhow::Result<AnyStore> {
     match &options.store {
-        Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {
-            let store = PostgresStore::open(url.as_str()).await;
-            Ok(AnyStore::new(store.context("the PostgreSQL store cannot be opened")?))
-        }
-        Some(path) => open_or_create(Some(Path::new(path))),
         None if options.demo => Ok(AnyStore::new(MemoryStore::new())),
-        None => open_or_create(None),
+        named => open_store(named.as_deref(), options.keys.as_deref(), StoreAccess::Create).await,
     }
 }
 

@@ -1,10 +1,10 @@
 //! `stepfold sessions` and `delete`: lists sessions, and deletes one.
 
 use serde_json::json;
-use stepfold::agent_loop::ExhaustedBudget;
+use stepfold::agent_loop::{ApprovalRequest, ExhaustedBudget};
 use stepfold::prelude::*;
-use stepfold::runner::{SystemClock, WallClock as _, exhausted_budget, is_unfinished};
-use stepfold::session_scopes::{EventRange, GetSession, Session, SessionStore as _, WorkerId};
+use stepfold::runner::{RunnerError, exhausted_budget, is_unfinished};
+use stepfold::session_scopes::{OutlineSessions, Session, SessionKey, WorkerId};
 use stepfold::terminal::TextStyle;
 
 use crate::args::{BusyPolicy, SessionArgs};
@@ -18,19 +18,19 @@ pub(super) async fn sessions(
     limit: usize,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
-    let sessions = context.list(limit).await?;
-    let mut statuses = Vec::with_capacity(sessions.len());
-    for session in &sessions {
-        statuses.push(SessionSummary::of(&context, session).await?);
+    let context = CommandContext::for_read(target).await?;
+    let mut sessions = Vec::new();
+    for session in context.list(limit).await? {
+        let summary = SessionSummary::of(&context.runner, &session).await?;
+        sessions.extend(summary.map(|summary| (session, summary)));
     }
     if json {
-        let sessions = sessions.iter().zip(&statuses).map(|(session, status)| {
+        let sessions = sessions.iter().map(|(session, status)| {
             json!({
                 "created": session.created.to_string(),
                 "inbox": status.messages,
                 "parent": session.parent.as_ref().map(|parent| json!({"id": parent.id.as_str(), "version": parent.version})),
-                "pending": status.activity.pending(),
+                "pending": status.activity.pending().iter().map(|request| &request.id).collect::<Vec<_>>(),
                 "session": session.key.id.as_str(),
                 "status": status.activity.name(),
                 "updated": session.updated.to_string(),
@@ -41,8 +41,9 @@ pub(super) async fn sessions(
         show::line(serde_json::Value::Array(sessions.collect()).to_string());
         return Ok(CommandEnding::Done);
     }
-    let width = sessions.iter().map(|session| session.key.id.as_str().chars().count()).max().unwrap_or(0);
-    for (session, status) in sessions.iter().zip(&statuses) {
+    let width =
+        sessions.iter().map(|(session, _)| session.key.id.as_str().chars().count()).max().unwrap_or(0);
+    for (session, status) in &sessions {
         let updated = show::moment(session.updated);
         let parent = session.parent.as_ref();
         let parent = parent.map(|parent| format!(", forked from {} at {}", parent.id, parent.version));
@@ -67,8 +68,8 @@ struct SessionSummary {
 enum SessionActivity {
     /// Its last run has ended, or there is none.
     Idle,
-    /// It waits for decisions about these requests.
-    Waits(Vec<String>),
+    /// It waits for decisions about these requests, or for their outcomes.
+    Waits(Vec<ApprovalRequest>),
     /// This worker runs in it, or was killed a moment ago on another host.
     Running(WorkerId),
     /// Its last run waits for this budget.
@@ -87,22 +88,34 @@ impl SessionSummary {
         }
     }
 
-    /// Reads the activity of a session from its claim and its newest event, and counts its inbox.
-    async fn of(context: &CommandContext, session: &Session) -> anyhow::Result<Self> {
-        let newest = GetSession::new(session.key.clone()).events(EventRange::Last(1)).without_state();
-        let read = context.runner.store().get(newest.now(SystemClock.now())).await?;
-        let messages = match read.inbox {
+    /// The summary of a listed session; `None` if it was deleted meanwhile.
+    async fn of(runner: &Runner, session: &Session) -> Result<Option<Self>, RunnerError> {
+        let SessionKey { app, user, id } = session.key.clone();
+        let found = runner.outlines(OutlineSessions::new(app, user, [id])).await?;
+        let Some((session, outline)) = found.into_iter().flatten().next() else { return Ok(None) };
+        match SessionSummary::read(&session, &outline.session).await {
+            Err(error) if error.is_session_not_found() => Ok(None),
+            summary => summary.map(Some),
+        }
+    }
+
+    /// The activity of a session by its claim and its newest event, and the number of messages in its inbox.
+    async fn read(session: &SessionHandle, stored: &Session) -> Result<Self, RunnerError> {
+        let messages = match stored.inbox {
             0 => 0,
-            _ => handle(context, session).await?.inbox().await?.len() as u64,
+            _ => session.inbox().await?.len() as u64,
         };
-        Ok(SessionSummary { activity: SessionActivity::of(context, &read).await?, messages })
+        Ok(SessionSummary { activity: SessionActivity::of(session, stored).await, messages })
     }
 
     /// The words at the end of the line.
     fn words(&self) -> String {
         let activity = match &self.activity {
             SessionActivity::Idle => String::new(),
-            SessionActivity::Waits(pending) => format!(", waits for a decision about {}", pending.join(", ")),
+            SessionActivity::Waits(pending) => {
+                let (later, asked): (Vec<_>, Vec<_>) = pending.iter().partition(|request| request.is_later());
+                waits_for("a decision about", &asked) + &waits_for("the outcome of", &later)
+            }
             SessionActivity::WaitsForBudget(waits) => {
                 format!(", waits for budget `{}` of {}", waits.budget, waits.scope)
             }
@@ -118,27 +131,29 @@ impl SessionSummary {
     }
 }
 
-async fn handle(context: &CommandContext, session: &Session) -> anyhow::Result<SessionHandle> {
-    Ok(context.runner.session(session.key.user.as_str(), session.key.id.as_str()).await?)
+/// The end of a line about these requests; empty without any.
+fn waits_for(subject: &str, requests: &[&ApprovalRequest]) -> String {
+    let ids: Vec<_> = requests.iter().map(|request| &*request.id).collect();
+    if ids.is_empty() { String::new() } else { format!(", waits for {subject} {}", ids.join(", ")) }
 }
 
 impl SessionActivity {
-    async fn of(context: &CommandContext, session: &Session) -> anyhow::Result<Self> {
-        if let Some(claim) = context.runner.other_worker(session) {
-            return Ok(SessionActivity::Running(claim.owner.clone()));
+    async fn of(session: &SessionHandle, stored: &Session) -> Self {
+        if let Some(claim) = session.runner().other_worker(stored) {
+            return SessionActivity::Running(claim.owner.clone());
         }
-        let Some(newest) = session.events.last().filter(|newest| is_unfinished(&newest.event)) else {
-            return Ok(SessionActivity::Idle);
+        let Some(newest) = stored.events.last().filter(|newest| is_unfinished(&newest.event)) else {
+            return SessionActivity::Idle;
         };
         if let Some(waits) = exhausted_budget(&newest.event).filter(|waits| waits.pauses) {
-            return Ok(SessionActivity::WaitsForBudget(Box::new(waits)));
+            return SessionActivity::WaitsForBudget(Box::new(waits));
         }
         // NOTE: A changed agent may be unable to tell its pending requests.
-        let pending = handle(context, session).await?.pending().await.unwrap_or_default();
-        Ok(match pending.is_empty() {
+        let pending = session.pending().await.unwrap_or_default();
+        match pending.is_empty() {
             true => SessionActivity::Interrupted,
-            false => SessionActivity::Waits(pending.into_iter().map(|request| request.id).collect()),
-        })
+            false => SessionActivity::Waits(pending),
+        }
     }
 
     fn name(&self) -> &'static str {
@@ -150,7 +165,7 @@ impl SessionActivity {
         }
     }
 
-    fn pending(&self) -> &[String] {
+    fn pending(&self) -> &[ApprovalRequest] {
         match self {
             SessionActivity::Waits(pending) => pending,
             SessionActivity::Idle
@@ -181,7 +196,7 @@ pub(super) async fn delete(
         // NOTE: The session with the newest write is a fine default for reading, and a dangerous one for deleting.
         return Err(UsageError("say which session is to be deleted, with --session ID".to_owned()).into());
     }
-    let context = CommandContext::for_change(target, when_claimed)?;
+    let context = CommandContext::for_change(target, when_claimed).await?;
     let session = context.session().await?;
     let deleted = session.delete(user_state).await?;
     let id = session.key().id.as_str();
@@ -201,4 +216,30 @@ pub(super) async fn delete(
         words
     });
     Ok(CommandEnding::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use stepfold::agent_loop::test_kit::Script;
+    use stepfold::session_scopes::{DeleteSession, GetSession, MemoryStore, SessionStore as _};
+
+    use super::*;
+
+    /// A session that another process deletes after it was listed is left out of the list, and is not made again.
+    #[tokio::test]
+    async fn a_session_that_was_deleted_since_it_was_listed_has_no_summary() {
+        let agent = Agent::builder(Script::parse("assistant: noted").unwrap()).build().unwrap();
+        let runner = Runner::builder(agent, MemoryStore::new()).build();
+        let handle = runner.session("ada", "s1").await.unwrap();
+        handle.run("hello").await.unwrap();
+        let listed = runner.store().get(GetSession::new(handle.key().clone())).await.unwrap();
+        assert!(SessionSummary::of(&runner, &listed).await.unwrap().is_some());
+        runner.store().delete(DeleteSession::new(handle.key().clone())).await.unwrap();
+        assert!(SessionSummary::of(&runner, &listed).await.unwrap().is_none());
+        // It is deleted after its outline was read, and a message waits in it.
+        let mut waiting = listed;
+        waiting.inbox = 1;
+        assert!(SessionSummary::read(&handle, &waiting).await.err().unwrap().is_session_not_found());
+        assert!(runner.find_session("ada", "s1").await.unwrap().is_none());
+    }
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 use stepfold::runner::{SpendGroup, SpendQuery, SpendReport, SpendSum};
+use stepfold::session_scopes::{BudgetRaise, UserId};
+use stepfold::state_core::chat::Cost;
 
 use crate::args::{SessionArgs, SpendGroupArg};
 use crate::context::CommandContext;
@@ -16,7 +18,7 @@ pub(super) async fn spend(
     csv: bool,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let by = SpendGroup::from(by);
     let query = match target.session.as_deref() {
         None => SpendQuery::by(by),
@@ -32,6 +34,35 @@ pub(super) async fn spend(
         (false, false) => show_report(&report),
     }
     Ok(CommandEnding::Done)
+}
+
+/// The raises of the app's budgets, newest first.
+pub(super) async fn raises(target: &SessionArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let context = CommandContext::for_read(target).await?;
+    let raises = context.runner.budget_raises(None).await?;
+    match json {
+        true => show::line(json!({"raises": raises.iter().map(raise_json).collect::<Vec<_>>()}).to_string()),
+        false if raises.is_empty() => show::note("no budget was raised"),
+        false => raises.iter().map(raise_text).for_each(show::line),
+    }
+    Ok(CommandEnding::Done)
+}
+
+fn raise_json(raise: &BudgetRaise) -> serde_json::Value {
+    let BudgetRaise { user, budget, shared_by, unit, from, to, by, at, .. } = raise;
+    json!({
+        "at": at.to_string(), "budget": budget, "by": by.as_str(), "from": from, "scope": shared_by, "to": to,
+        "unit": unit, "user": user.as_ref().map(UserId::as_str),
+    })
+}
+
+fn raise_text(raise: &BudgetRaise) -> String {
+    let BudgetRaise { budget, shared_by, unit, from, to, by, at, .. } = raise;
+    let amount = |amount: u64| match &**unit {
+        "usd" => Cost::from_nanodollars(amount).to_string(),
+        unit => format!("{amount} {unit}"),
+    };
+    format!("{at}  {budget} of {shared_by}  {} -> {}  by {by}", amount(*from), amount(*to))
 }
 
 fn sum_json(sum: &SpendSum) -> serde_json::Value {

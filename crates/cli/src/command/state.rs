@@ -7,10 +7,10 @@ use stepfold::session_scopes::{EventRange, Scope};
 use stepfold::state_core::chat::ToolContent;
 use stepfold::state_core::state::MESSAGES;
 
-use crate::args::{BusyPolicy, SessionArgs};
+use crate::args::SessionArgs;
 use crate::argument_text::{json_or_text, values};
 use crate::context::CommandContext;
-use crate::error::{CommandEnding, UsageError};
+use crate::error::{CommandEnding, UsageError, chain, in_options};
 use crate::migrate::{ValueFit, fit};
 use crate::show;
 
@@ -19,7 +19,7 @@ pub(super) async fn get(
     key: Option<&str>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let session = context.session().await?.read(EventRange::None).await?;
     // NOTE: Read with any types: the session may hold values that do not fit the agent's current schema.
     let state = session.state(&context.untyped)?;
@@ -119,10 +119,9 @@ pub(super) async fn set_result(
 }
 
 async fn commit_edit(target: &SessionArgs, edit: Edit, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_change(target, BusyPolicy::Refuse)?;
+    let context = CommandContext::for_edit(target).await?;
     let session = context.session().await?;
-    // NOTE: The agent is opened without its model, so it looks changed; the command that resumes the run checks the agent.
-    let receipt = match session.edit(edit.by(&*context.user)).with_changed_agent().await {
+    let receipt = match session.edit(edit.by(&*context.user)).await {
         Ok(receipt) => receipt,
         Err(RunnerError { kind: RunnerErrorKind::Edit { error, .. }, .. }) => {
             return Err(UsageError(error.to_string()).into());
@@ -130,6 +129,14 @@ async fn commit_edit(target: &SessionArgs, edit: Edit, json: bool) -> anyhow::Re
         Err(RunnerError { kind: RunnerErrorKind::Claimed { owner, expires, .. }, .. }) => {
             let key = session.key();
             anyhow::bail!("session {key} is claimed by {owner} until at least {expires}; wait for it")
+        }
+        // NOTE: An edit under another version than the one that continues the run could leave it to neither.
+        Err(error) if error.is_of_other_agent() => {
+            return Err(UsageError(format!(
+                "{}; or edit it with the version of the agent file that continues it",
+                in_options(&chain(&error))
+            ))
+            .into());
         }
         Err(error) => return Err(error.into()),
     };

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use stepfold::prelude::*;
-use stepfold::session_scopes::{GetSession, SessionStore as _};
+use stepfold::session_scopes::{GetSession, SessionError, SessionStore as _};
 use stepfold::state_core::chat::{Role, Transcript};
 use stepfold::terminal::TextStyle;
 use stepfold::trim::{ApproximateTokens, View};
@@ -15,7 +15,7 @@ use crate::error::CommandEnding;
 use crate::show::{self, counted};
 
 pub(super) async fn trim(target: &SessionArgs, limit: usize, json: bool) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read(target)?;
+    let context = CommandContext::for_read(target).await?;
     let keys = match &target.session {
         Some(id) => vec![context.runner.key(context.user.as_str(), id.as_str())?],
         None => context.list(limit).await?.into_iter().map(|session| session.key).collect(),
@@ -24,7 +24,12 @@ pub(super) async fn trim(target: &SessionArgs, limit: usize, json: bool) -> anyh
     let mut sessions = Vec::new();
     for key in keys {
         let id = key.id.to_string();
-        let session = context.runner.store().get(GetSession::new(key).visible().without_state()).await?;
+        let session = context.runner.store().get(GetSession::new(key).visible().without_state()).await;
+        if target.session.is_none() && matches!(session, Err(SessionError::NotFound { .. })) {
+            // It was deleted since it was listed.
+            continue;
+        }
+        let session = session?;
         // A session that was interrupted in a step has calls without results: a run repairs that when it begins.
         let log = session.transcript().repair().transcript;
         let shown = ShownTurns::of(context.runner.agent(), &log);

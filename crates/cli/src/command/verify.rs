@@ -18,7 +18,7 @@ pub(super) async fn verify(
     expected: Option<HistoryHead>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_verify(target)?;
+    let context = CommandContext::for_verify(target).await?;
     let key = match &target.session {
         Some(id) => Some(context.runner.key(context.user.as_str(), id.as_str())?),
         None => None,

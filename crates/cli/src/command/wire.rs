@@ -15,7 +15,7 @@ pub(super) async fn wire(
     model: Option<&str>,
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
-    let context = CommandContext::for_read_with_model(target, &RunArgs::of_model(model))?;
+    let context = CommandContext::for_read_with_model(target, &RunArgs::of_model(model)).await?;
     let handle = context.session().await?;
     let version = at(&context, handle.key(), version).await?.version;
     let step = handle.model_step(Some(version), None).await?;

@@ -24,7 +24,8 @@ pub(super) async fn work(
 ) -> anyhow::Result<CommandEnding> {
     check_target(target)?;
     let metrics = metrics.map(|address| (address, Metrics::new()));
-    let context = CommandContext::for_worker(target, options, metrics.as_ref().map(|(_, counted)| counted))?;
+    let context =
+        CommandContext::for_worker(target, options, metrics.as_ref().map(|(_, counted)| counted)).await?;
     context
         .work(async {
             let scraped = match &metrics {
@@ -56,9 +57,28 @@ pub(super) async fn work(
             while let Some(Some(change)) = changes.next().now_or_never() {
                 report(&change, json);
             }
+            Box::pin(report_blocked(&context)).await;
             Ok(CommandEnding::Done)
         })
         .await
+}
+
+/// Tells how many sessions wait and cannot be continued: runs of another version of the agent, for example.
+async fn report_blocked(context: &CommandContext) {
+    let mut blocked = 0;
+    let mut last = None;
+    // NOTE: The work is done: a list that cannot be read is no failure of it.
+    while let Ok(page) = context.runner.unattended(last.as_ref(), PAGE).await {
+        blocked += page.iter().filter(|session| session.blocked.is_some()).count() as u64;
+        last = page.into_iter().next_back();
+        if last.is_none() {
+            break;
+        }
+    }
+    if blocked > 0 {
+        let sessions = show::counted(blocked, "blocked session");
+        show::note(format!("{sessions}: the same command with `--list` says why"));
+    }
 }
 
 fn check_target(target: &SessionArgs) -> Result<(), UsageError> {
@@ -85,7 +105,7 @@ pub(super) async fn list(
     json: bool,
 ) -> anyhow::Result<CommandEnding> {
     check_target(target)?;
-    let context = CommandContext::for_resume(target, options)?;
+    let context = CommandContext::for_list(target, options).await?;
     let (mut listed, mut blocked) = (0, 0);
     let mut page = context.runner.unattended(None, PAGE).await?;
     while !page.is_empty() {

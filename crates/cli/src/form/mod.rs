@@ -14,7 +14,7 @@ pub(crate) mod retention;
 mod schema;
 
 pub(crate) use self::faults::{FaultCollector, FileFaults};
-pub(crate) use self::nearest::{nearest, unknown_key};
+pub(crate) use self::nearest::{near, nearest, unknown_key};
 pub(crate) use self::placeholders::check_closed;
 pub(crate) use self::read::read;
 pub(crate) use self::schema::json_schema;

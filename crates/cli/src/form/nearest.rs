@@ -6,12 +6,17 @@ use stepfold::state_core::state::KeySchema;
 /// Returns `; did you mean ...?` if a known name is near, otherwise the list of known names.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
-    let near = known.iter().map(|known| (distance(name, known), *known)).min();
-    match near {
-        Some((distance, near)) if distance <= 1 + near.len() / 4 => format!("; did you mean `{near}`?"),
-        None => "; available: none".to_owned(),
-        Some(_) => format!("; available: {}", known.join(", ")),
+    match near(name, known.iter().copied()) {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None if known.is_empty() => "; available: none".to_owned(),
+        None => format!("; available: {}", known.join(", ")),
     }
+}
+
+/// The nearest known name, if it is near.
+pub(crate) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, near) = known.map(|known| (distance(name, known), known)).min()?;
+    (distance <= 1 + near.len() / 4).then_some(near)
 }
 
 /// The edit distance: changed, inserted and omitted letters.

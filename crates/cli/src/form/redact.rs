@@ -1,8 +1,10 @@
 //! The form of the redaction of an agent file, and the rules that it describes.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
-use stepfold::agent_loop::{ModelView, Redaction, SensitiveData};
+use stepfold::agent_loop::{ModelView, Redact, Redaction, SensitiveData};
 use stepfold::runner::RunnerBuilder;
 
 use super::agent::NamedValues;
@@ -71,6 +73,11 @@ pub(crate) struct FileRedaction {
 impl FileRedaction {
     pub(crate) fn add_to(self, builder: RunnerBuilder) -> RunnerBuilder {
         builder.redact(self.rules, self.view)
+    }
+
+    /// The rules, for runs without a runner.
+    pub(crate) fn rules(self) -> (Arc<dyn Redact>, ModelView) {
+        (Arc::new(self.rules), self.view)
     }
 }
 

@@ -10,12 +10,6 @@ use stepfold::terminal::stderr_form;
 
 use super::StyledText;
 
-/// The changes of a tool's definition since its approval, line by line, with invisible characters escaped.
-pub(crate) fn change(diff: &str) -> StyledText {
-    let lines = diff.lines().map(|line| format!("\n  {}", escape_all_invisible(line)));
-    StyledText::from(format!("this tool is not as it was approved:{}", lines.collect::<String>()))
-}
-
 /// A request for a decision, for standard error.
 pub(crate) fn approval(request: &ApprovalRequest) -> StyledText {
     stepfold::terminal::approval(request, stderr_form())
@@ -45,6 +39,12 @@ pub(crate) fn request_json(request: &ApprovalRequest) -> Value {
     if let Some(token) = &request.token {
         object["token"] = json!(token);
     }
+    if let Some(change) = &request.change {
+        object["changed"] = json!(change);
+    }
+    if request.is_asked_again {
+        object["asked_again"] = json!(true);
+    }
     if let Some(schema) = request.schema() {
         object["schema"] = schema.clone();
     }
@@ -59,7 +59,7 @@ fn arguments(call: &ToolCall) -> Value {
     }
 }
 
-/// A call that had started when the process was interrupted, and was not run again.
+/// A call that had started, or may have, when the process was interrupted, and was not run again.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UnknownCallNote {
     arguments: Value,
@@ -67,6 +67,8 @@ pub(crate) struct UnknownCallNote {
     tool: String,
     #[serde(skip)]
     call: ToolCall,
+    #[serde(skip)]
+    is_start_uncertain: bool,
 }
 
 impl UnknownCallNote {
@@ -76,22 +78,24 @@ impl UnknownCallNote {
         // A node has no call id: its name is shown once.
         let call = if self.id == self.tool { escape_all_invisible(&self.id).into() } else { call };
         let call = call.trim_start_matches("> ");
+        let started = if self.is_start_uncertain { "may have started" } else { "had started" };
         format!(
-            "{call} had started when the process was interrupted, and was not run again; look whether it happened"
+            "{call} {started} when the process was interrupted, and was not run again; look whether it happened"
         )
     }
 }
 
 /// The calls of a run whose outcome is unknown.
 pub(crate) fn unknown_calls(outcome: &Outcome) -> Vec<UnknownCallNote> {
-    let calls = outcome.unknown_calls().into_iter();
-    let calls = calls.map(|call| ToolCall::new(call.id.clone(), call.tool.clone(), call.arguments.clone()));
-    calls
-        .map(|call| UnknownCallNote {
+    let calls = outcome.unknown_calls().into_iter().map(|unknown| {
+        let call = ToolCall::new(unknown.id.clone(), unknown.tool.clone(), unknown.arguments.clone());
+        UnknownCallNote {
             arguments: arguments(&call),
             id: call.id.clone(),
             tool: call.name.clone(),
             call,
-        })
-        .collect()
+            is_start_uncertain: unknown.is_start_uncertain,
+        }
+    });
+    calls.collect()
 }

@@ -16,15 +16,16 @@ pub(crate) use stepfold::runner::log::{ActiveBranches, one_line as short};
 use stepfold::session_scopes::Timestamp;
 use stepfold::state_core::chat::{Arguments, ToolCall};
 
-pub(crate) use self::calls::{approval, change, folded_approval, request_json, unknown_calls};
+pub(crate) use self::calls::{approval, folded_approval, request_json, unknown_calls};
 pub(crate) use self::failed_request::FailedRequest;
 pub(crate) use self::line_cutter::LineCutter;
 pub(crate) use self::nodes::{is_own, progress_lines};
 pub(crate) use self::rows::{CONTENT, event, key_and_value, row};
 pub(crate) use self::run_display::{RunDisplay, changes};
 pub(crate) use self::text::{
-    DIM, NAME, StyledText, TraceWriter, aside, bad, choose_verbose, end_of_output, is_at_terminal,
-    is_verbose, line, note, note_exactly, on_this_line, print, reply, styled,
+    DIM, NAME, OutputLines, StyledText, TraceWriter, aside, bad, choose_verbose, end_of_output, in_one_line,
+    is_at_terminal, is_verbose, line, note, note_exactly, note_line, on_this_line, print, reply, single_line,
+    styled,
 };
 pub(crate) use self::unfinished_run::UnfinishedRun;
 

@@ -69,6 +69,27 @@ pub(crate) fn reply(text: &str) {
     });
 }
 
+/// Standard output for a text of any length: each line is printed when it is whole.
+#[derive(Debug, Default)]
+pub(crate) struct OutputLines(Vec<u8>);
+
+impl Write for OutputLines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.0.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                print(&*String::from_utf8_lossy(&self.0));
+                self.0.clear();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn to_output(write: impl FnOnce() -> io::Result<()>) {
     if OUTPUT_FAILURE.get().is_none()
         && let Err(error) = write()
@@ -105,6 +126,28 @@ pub(crate) fn note_exactly(text: &StyledText) {
 /// Prints a dimmed line on standard error.
 pub(crate) fn aside(text: &str) {
     note(styled(DIM, text));
+}
+
+/// A text with parts of files, of models or of users, in one line: a build server takes what stands at the beginning of a line as a command.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match matches!(letter, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}') {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+    }
+    line
+}
+
+/// Prints a text with parts of files as one line on standard error.
+pub(crate) fn note_line(text: &str) {
+    note(in_one_line(text));
+}
+
+/// Prints such a text as one line on standard output.
+pub(crate) fn single_line(text: &str) {
+    line(in_one_line(text));
 }
 
 /// Prints an error or a warning on standard error.

@@ -87,8 +87,12 @@ pub(crate) fn toolset(
         builder = builder.limits(ServerLimits::default().with_start_timeout(timeout.0));
     }
     let approved = form.approved.as_ref().map(|file| folder.join(file));
-    if let Some(stored) = approved.as_deref().and_then(|file| read_approved(file, faults)) {
-        builder = builder.approved(stored);
+    if let Some(file) = &approved {
+        if let Some(stored) = read_approved(file, faults) {
+            builder = builder.approved(stored);
+        }
+        let file = file.clone();
+        builder = builder.on_approved(move |approved| keep_approved(&file, approved));
     }
     match builder.build() {
         Ok(server) if faults.count() == before => {
@@ -190,7 +194,7 @@ fn authorization(name: &str, url: &str, form: &OAuthForm, faults: &mut FaultColl
 fn read_approved(file: &Path, faults: &mut FaultCollector) -> Option<ApprovedTools> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
-        // The first command that lists the tools writes the file at its end.
+        // The first command that lists the tools writes the file.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
         Err(error) => {
             faults.add(&["approved"], format!("{} cannot be read: {error}", file.display()));
@@ -221,7 +225,7 @@ pub(crate) struct ServerCheck {
 /// Starts the servers of the files that were read since the last call, and checks their tools. The servers are stopped,
 /// and their definitions do not count as approved.
 pub(crate) async fn check_servers() -> Vec<ServerCheck> {
-    // NOTE: Taken out of the list, so that `stop_servers` does not store their definitions as approved.
+    // NOTE: Taken out of the list, so that their definitions are not stored as approved.
     let known = std::mem::take(&mut *servers());
     let mut checked = Vec::with_capacity(known.len());
     for KnownServer { server, .. } in known {
@@ -276,31 +280,28 @@ pub(crate) async fn read_resource(named: &str) -> anyhow::Result<Vec<Part>> {
     Ok(Box::pin(server.read_resource(uri)).await?)
 }
 
-/// The changes of a tool's definition since its approval, by the name that the model uses.
-pub(crate) async fn change_of(tool: &str) -> Option<String> {
-    let known = servers().clone();
-    for known in known {
-        // A failing server was reported already, when the run listed its tools.
-        if let Ok(Some(change)) = Box::pin(known.server.change_of(tool)).await {
-            return Some(change.to_string());
-        }
+/// Held while a file of approved definitions is written: two servers may have the same.
+static WRITING: Mutex<()> = Mutex::new(());
+
+/// Stores the approved definitions of a server that is not only checked: whole, or not at all.
+fn keep_approved(file: &Path, approved: &ApprovedTools) {
+    if servers().iter().all(|known| known.approved.as_deref() != Some(file)) {
+        return;
     }
-    None
+    // Serialization of definitions cannot fail.
+    let text = serde_json::to_string_pretty(approved).unwrap_or_default();
+    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = PathBuf::from(format!("{}.{}.new", file.display(), std::process::id()));
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file));
+    if let Err(error) = written {
+        show::bad("warning", &format!("{} cannot be written: {error}", file.display()));
+    }
 }
 
-/// Stops the servers of this process, and stores the approved definitions.
+/// Stops the servers of this process.
 pub(crate) async fn stop_servers() {
     let known = std::mem::take(&mut *servers());
-    for KnownServer { server, approved, .. } in known {
-        if let (Some(file), Some(approved)) = (approved, server.approved()) {
-            // Serialization of definitions cannot fail.
-            let text = serde_json::to_string_pretty(&approved).unwrap_or_default();
-            // NOTE: An unchanged file is not written, so a read-only one is not a failure.
-            let is_new = std::fs::read_to_string(&file).map_or(true, |stored| stored != text);
-            if is_new && let Err(error) = std::fs::write(&file, text) {
-                show::bad("warning", &format!("{} cannot be written: {error}", file.display()));
-            }
-        }
+    for KnownServer { server, .. } in known {
         server.stop().await;
     }
 }

@@ -1,7 +1,7 @@
 //! The tools of an agent file: programs, HTTP servers, MCP servers, and built-in ones.
 
 mod builtin;
-mod command;
+pub(crate) mod command;
 mod http;
 pub(crate) mod mcp;
 

@@ -4,7 +4,6 @@ use serde_json::Value;
 use stepfold::agent_loop::{ApprovalRequest, AskReason};
 use stepfold::prelude::*;
 use stepfold::state_core::{ExactError, read_exact};
-use stepfold::terminal::StyledText;
 
 use crate::prompt::{InputLine, LinePrompt};
 use crate::show::{self, counted};
@@ -18,7 +17,7 @@ pub(super) async fn ask(
     let Some(prompt) = prompt else { return Ok(decisions) };
     for request in pending.iter().filter(|request| !request.is_later()) {
         let (text, folds) = show::folded_approval(request);
-        show_request(request, &text).await;
+        show::note_exactly(&text);
         let mut reading = ApprovalReading { request, folds };
         let decided = match request.reason {
             AskReason::Input => answer(prompt, &mut reading).await?,
@@ -56,14 +55,6 @@ impl ApprovalReading<'_> {
             show::note(format!("{parts} of it not read yet: [r]ead all, or answer `yes unread`"));
         }
         self.folds == 0
-    }
-}
-
-/// Shows a request, and the changes of its tool since its definition was approved.
-pub(super) async fn show_request(request: &ApprovalRequest, text: &StyledText) {
-    show::note_exactly(text);
-    if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
-        show::note_exactly(&show::change(&change));
     }
 }
 

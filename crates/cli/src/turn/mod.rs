@@ -92,8 +92,13 @@ impl TurnRunner<'_> {
             let id = first.id.as_ref().map(|id| id.as_str().to_owned());
             let Err(RunnerError { kind: RunnerErrorKind::Pending { is_accepted, .. }, .. }) = &first.ended
             else {
+                let is_refused = first.ended.as_ref().is_err_and(RunnerError::is_of_other_agent);
+                let id = id.or(key);
                 let ended = self.resolve_approvals(session, first, TurnSubject::Run).await;
-                self.report_stored_message(session, id.or(key).as_deref(), &ended).await;
+                self.report_stored_message(session, id.as_deref(), &ended).await;
+                if is_refused {
+                    self.report_unstored_message(session, id.as_deref()).await;
+                }
                 return ended;
             };
             if self.prompt.is_some() {

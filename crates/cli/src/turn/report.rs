@@ -7,7 +7,6 @@ use stepfold::agent_loop::{ApprovalRequest, AskReason, Pause};
 use stepfold::prelude::*;
 use stepfold::runner::{DecisionReceipt, InvocationResult, RunnerError, RunnerErrorKind};
 
-use super::dialog::show_request;
 use super::{EndedInvocation, TurnRunner, TurnSubject};
 use crate::args::BusyPolicy;
 use crate::argument_text::shell_quoted;
@@ -81,6 +80,19 @@ impl TurnRunner<'_> {
         }
     }
 
+    /// Reports that a message before which a run of another agent waits is not stored, unless it is.
+    pub(super) async fn report_unstored_message(&self, session: &SessionHandle, id: Option<&str>) {
+        // NOTE: Of a session that cannot be read, nothing is said: a message that was stored would be sent twice.
+        let Ok(stored) = session.inbox().await else { return };
+        let is_stored = stored.iter().any(|message| Some(message.id.as_str()) == id);
+        if !is_stored {
+            self.report_message_state(
+                false,
+                "the message is not stored: send it again once the session continues",
+            );
+        }
+    }
+
     /// Reports that the message was refused, the reason, and the remedies.
     pub(super) fn report_refused_message(&self, session: &SessionHandle) {
         let resume = self.resume_command(session);
@@ -115,13 +127,13 @@ impl TurnRunner<'_> {
             Err(error) => return Err(self.with_advice(session, &error)),
         };
         if self.json {
-            let mut report = json!({"outcome": self.outcome(session, &outcome).await});
+            let mut report = json!({"outcome": self.outcome(session, &outcome)});
             if subject == TurnSubject::Earlier {
                 report["earlier"] = json!(true);
             }
             show::line(report.to_string());
         } else {
-            self.show_outcome(session, &outcome, last.is_shown, subject).await;
+            self.show_outcome(session, &outcome, last.is_shown, subject);
         }
         Ok(ending(outcome.exit()))
     }
@@ -135,19 +147,17 @@ impl TurnRunner<'_> {
         let pending = session.pending().await?;
         if self.json {
             let unknown = recovered.map(show::unknown_calls).unwrap_or_default();
-            show::line(
-                json!({"unknown": unknown, "waits": self.waiting(session, &pending).await}).to_string(),
-            );
+            show::line(json!({"unknown": unknown, "waits": self.waiting(session, &pending)}).to_string());
             return Ok(());
         }
         if let Some(recovered) = recovered {
             self.report_unknown_calls(recovered);
         }
-        self.explain_decisions(session, &pending).await;
+        self.explain_decisions(session, &pending);
         Ok(())
     }
 
-    async fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
+    fn outcome(&self, session: &SessionHandle, outcome: &Outcome) -> Value {
         json!({
             "exit": outcome.exit(),
             "output": outcome.run().output(),
@@ -156,11 +166,11 @@ impl TurnRunner<'_> {
             "text": outcome.last_words().unwrap_or_default(),
             "unknown": show::unknown_calls(outcome),
             "usage": outcome.usage(),
-            "waits": self.waiting(session, &outcome.pending()).await,
+            "waits": self.waiting(session, &outcome.pending()),
         })
     }
 
-    async fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
+    fn waiting(&self, session: &SessionHandle, pending: &[ApprovalRequest]) -> Vec<Value> {
         let resume = self.resume_command(session);
         let mut all = Vec::with_capacity(pending.len());
         for request in pending {
@@ -173,21 +183,12 @@ impl TurnRunner<'_> {
             if !request.is_later() {
                 waits["resume"] = json!(format!("{resume} {decide}"));
             }
-            if let Some(change) = crate::tool::mcp::change_of(&request.call.name).await {
-                waits["changed"] = json!(change);
-            }
             all.push(waits);
         }
         all
     }
 
-    async fn show_outcome(
-        &self,
-        session: &SessionHandle,
-        outcome: &Outcome,
-        is_shown: bool,
-        subject: TurnSubject,
-    ) {
+    fn show_outcome(&self, session: &SessionHandle, outcome: &Outcome, is_shown: bool, subject: TurnSubject) {
         let reply = |text: &str| match subject {
             TurnSubject::Earlier => show::aside(&format!("earlier reply: {}", text.trim_end())),
             TurnSubject::Message | TurnSubject::Run => show::reply(&format!("{text}\n")),
@@ -214,7 +215,7 @@ impl TurnRunner<'_> {
             exit => show::note(format!("the run ended: {exit}")),
         }
         self.report_unknown_calls(outcome);
-        self.explain_decisions(session, &outcome.pending()).await;
+        self.explain_decisions(session, &outcome.pending());
     }
 
     /// Reports the unknown calls of runs that were recovered before this one: no other report has them.
@@ -243,14 +244,14 @@ impl TurnRunner<'_> {
         }
     }
 
-    async fn explain_decisions(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
+    fn explain_decisions(&self, session: &SessionHandle, pending: &[ApprovalRequest]) {
         if pending.is_empty() {
             return;
         }
         // With a prompt, the approver has seen the request.
         if self.prompt.is_none() {
             for request in pending {
-                show_request(request, &show::approval(request)).await;
+                show::note_exactly(&show::approval(request));
             }
         }
         let Some(first) = pending.iter().find(|request| !request.is_later()) else {

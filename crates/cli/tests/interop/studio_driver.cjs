@@ -99,14 +99,14 @@ class Studio {
     }
 }
 
-// Runs a script with what `stepfold serve` serves: the agents of these files, or those of the demo.
-exports.studio = (script, agents = {}) => run(script, (port) => {
+// Runs a script with what `stepfold serve` serves: the agents of these files, or those of the demo; with more options.
+exports.studio = (script, agents = {}, options = []) => run(script, (port) => {
     const made = execFileSync(program, ['--json', 'token', '--user', 'local', '--role', 'administer']).toString();
     const { token, line } = JSON.parse(made);
     writeFileSync('tokens', `${line}\n`);
     for (const [name, text] of Object.entries(agents)) writeFileSync(name, text);
     const files = Object.keys(agents).filter((name) => name.endsWith('.toml'));
-    return new Studio(port, ['--json', 'serve', ...(files.length ? files : ['--demo']), '--store', 'demo.db', '--tokens', 'tokens'], token);
+    return new Studio(port, ['--json', 'serve', ...(files.length ? files : ['--demo']), '--store', 'demo.db', '--tokens', 'tokens', ...options], token);
 });
 
 // Runs a script with the studio of the examples, which prints the address with its token. Replies come at once.

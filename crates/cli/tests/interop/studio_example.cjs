@@ -41,6 +41,8 @@ example(async (studio) => {
     seen.knew_zones = (await shown.getByText(/Tables that you know/).innerText()).includes('latitude');
     // In the fourth question, it saw a summary of the others.
     await page.getByRole('tab', { name: 'Timeline' }).click();
+    // The timeline scrolls to the commit that is looked at, one frame later.
+    await page.evaluate(() => new Promise((shown) => { requestAnimationFrame(() => requestAnimationFrame(shown)); }));
     await row(/summary The user asked which country/).click();
     await step.getByRole('heading', { name: 'summary' }).waitFor();
     await row(/calls run_sql.*z\.name, round/).click();

@@ -49,6 +49,23 @@ studio(async (studio) => {
     await context.setOffline(false);
     await said(page, /Area 6 has/);
     seen.questions = await page.getByRole('treeitem', { name: /question/ }).count();
+    // An answer that is older than what was heard since takes nothing back.
+    const [early, late] = [signal(), signal()];
+    await page.route(/\/sessions\/three\/events\?/, async (route) => {
+      const response = await route.fetch();
+      early.now();
+      await late.came;
+      await route.fulfill({ response });
+    }, { times: 1 });
+    await page.evaluate(() => globalThis.dispatchEvent(new Event('online')));
+    await early.came;
+    await send('three', 'And area 5?');
+    await page.getByRole('treeitem', { name: /Area 5 has/ }).nth(1).waitFor();
+    const answered = page.waitForResponse(/\/sessions\/three\/events\?/);
+    late.now();
+    await (await answered).finished();
+    await page.evaluate(() => new Promise((shown) => { requestAnimationFrame(() => requestAnimationFrame(shown)); }));
+    seen.questions_then = await page.getByRole('treeitem', { name: /question/ }).count();
     for (const tab of tabs) await tab.page.close();
 
     // A session that somebody else makes, works in and deletes is in the list by itself, and live, whatever it is called.

@@ -1,6 +1,9 @@
 //! Budgets of agent files, and the list of spend.
 
 use expect_test::expect;
+use stepfold::session_scopes::{
+    AppId, Author, BudgetId, BudgetRaise, RaiseBudgets, SessionStore, SqliteStore, Timestamp,
+};
 
 use crate::room::Room;
 
@@ -38,6 +41,41 @@ fn a_run_waits_until_its_budget_is_raised() {
     );
     let other = room.json("spend a.toml --json -s s2");
     assert_eq!(other["total"]["requests"], 0);
+}
+
+#[test]
+fn raises_are_listed_with_who_raised_what() {
+    let room = Room::new(TWO_REQUESTS, "assistant: one\n");
+    room.say("run a.toml --store s.db -s s1 1", "");
+    let none = room.say("spend a.toml --store s.db --raises", "");
+    assert!(none.contains("no budget was raised"), "{none}");
+    let raise = |budget: &str, unit: &str, limits: (u64, u64), second: i64| {
+        let (app, by) = (AppId::new("a").unwrap(), Author::new("carol").unwrap());
+        let record = BudgetRaise::new(app, budget, by, Timestamp::from_micros(second * 1_000_000));
+        let record = record.shared_by("app a", unit).limits(limits.0, limits.1);
+        RaiseBudgets::new([BudgetId::new(budget).unwrap()], limits.1).recorded(record)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = SqliteStore::open(room.path("s.db")).unwrap();
+        store.raise_budgets(raise("trial", "requests", (2, 3), 1)).await.unwrap();
+        store.raise_budgets(raise("month", "usd", (2_500_000_000, 4_000_000_000), 2)).await.unwrap();
+    });
+    room.check(
+        "spend a.toml --store s.db --raises",
+        expect![[r#"
+        1970-01-01T00:00:02.000000Z  month of app a  $2.500000 -> $4.000000  by carol
+        1970-01-01T00:00:01.000000Z  trial of app a  2 requests -> 3 requests  by carol
+    "#]],
+    );
+    let raises = room.json("spend a.toml --store s.db --raises --json");
+    assert_eq!(
+        raises["raises"][1],
+        serde_json::json!({
+            "at": "1970-01-01T00:00:01.000000Z", "budget": "trial", "by": "carol", "from": 2, "scope": "app a", "to": 3,
+            "unit": "requests", "user": null,
+        })
+    );
 }
 
 /// A file of budgets holds in all agents, for each principal: also in a worker, and beside the agent's own.

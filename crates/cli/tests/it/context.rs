@@ -47,7 +47,7 @@ fn a_cleared_page_is_read_again() {
             5  answered  tool c2 read: the page of stalls
                                     1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95 96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119 120  ... (3920 characters)
             6  replied   assistant: > c3 recall_search(query="stalls", limit=1)
-            7  answered  tool c3 recall_search: {"found": [{"message": 2, "of": "tool", "tool": "read", "call_id": "c1", "characters": 3911, "excerpt": "the page of stalls\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 …"}]}
+            7  answered  tool c3 recall_search: {"found": [{"message": 2, "call_id": "c1", "of": "tool", "tool": "read", "characters": 3911, "excerpt": "the page of stalls\n1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 …"}]}
             8  replied   assistant: > c4 recall_read(call_id="c1", characters=18)
             9  answered  tool c4 recall_read: {"message": 2, "of": "tool", "characters": 3911, "text": "the page of stalls", "next": 18}
            10  replied   assistant: All is read.
@@ -197,4 +197,22 @@ fn the_prefix_of_each_request_is_compared_with_the_one_before() {
     );
     let first = &room.json("inspect a.toml --cache --json")[0];
     assert_eq!((&first["version"], &first["shared_tokens"]), (&serde_json::json!(2), &serde_json::json!(0)));
+}
+
+/// Names of tools that are almost those of the file are faults; others may be of tools that were there before.
+#[test]
+fn a_misspelt_tool_is_not_cleared_in_silence() {
+    let room = Room::new("", "");
+    let file = format!("name = \"b\"\n{READER}")
+        .replace("newest_steps = 1", "newest_steps = 1\nexcept = [\"raed\", \"submit\"]");
+    let pins = "[trim]\nkeep_last = 2\npins = { messages = 4, results_of = [\"reed\"] }\n";
+    room.write("b.toml", &format!("{file}{pins}"));
+    room.check(
+        "check b.toml",
+        expect![[r#"
+        b.toml:11:11: unknown tool `raed`; did you mean `read`?
+        b.toml:19:38: unknown tool `reed`; did you mean `read`?
+        exit 2
+    "#]],
+    );
 }

@@ -35,7 +35,7 @@ fn an_event_is_erased_and_the_rest_is_verified() {
     assert_eq!((&dry["events"], &dry["vacuumed"]), (&1.into(), &false.into()));
     assert!(is_in_file(&room, "555-0199"));
     let erased = json(&room, "erase a.toml -s s1 --event 1 --reason mail");
-    expect![[r#"{"budgets":0,"cases":[],"dry_run":false,"events":1,"found":true,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
+    expect![[r#"{"budgets":0,"cases":[],"dry_run":false,"events":1,"found":true,"results":0,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
         .assert_eq(&erased.to_string());
     assert!(!is_in_file(&room, "555-0199"));
     let verified = json(&room, &format!("verify a.toml -s s1 --head {head}"));
@@ -105,10 +105,29 @@ fn an_unknown_user_is_not_said_to_be_erased_and_erasures_are_listed() {
         json(&room, "erase a.toml --user nobody --everything --reason mail --dry-run")["found"],
         false
     );
-    assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], true);
-    assert_eq!(json(&room, "erase a.toml -s s1 --event 1 --reason ticket --id t17")["found"], false);
+    // A repeat under its id has the answer of the first, which may be lost.
+    for experiments in ["", " --experiments experiments"] {
+        let erase = format!("erase a.toml -s s1 --event 1 --reason ticket --id t17{experiments}");
+        assert_eq!(json(&room, &erase)["found"], true);
+    }
     let said = room.say("erasures a.toml --store s.db", "");
     assert!(said.contains("user, 0 sessions, 0 events, by operator: mail"), "{said}");
     assert!(said.contains("events, 1 session, 1 event, by operator: ticket  (t17)"), "{said}");
     assert!(said.contains("2 erasures") && !said.contains("nobody"), "{said}");
+}
+
+/// A law: the erasure of a session that is repeated under its id has the answer of the first; another one of it is not found.
+#[test]
+fn a_repeated_erasure_of_a_session_has_the_answer_of_the_first() {
+    let room = room();
+    let erase = "erase a.toml -s s1 --reason mail --id t18";
+    let first = json(&room, erase);
+    assert!(first["events"].as_u64().unwrap() > 0 && first["found"] == true, "{first}");
+    for experiments in ["", " --experiments experiments"] {
+        assert_eq!(json(&room, &format!("{erase}{experiments}")), first);
+    }
+    for other in ["erase a.toml -s s1 --reason mail", "erase a.toml -s s1 --reason other --id t18"] {
+        let said = room.say(&format!("{other} --store s.db"), "");
+        assert!(said.contains("not found"), "{said}");
+    }
 }

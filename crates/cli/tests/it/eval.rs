@@ -32,6 +32,7 @@ fn a_worse_candidate_is_found_without_paying_again() {
         "eval add a.toml cases.jsonl --newest 5",
         expect![[r#"
             3 cases added to cases.jsonl; 0 already there, 0 unsuited
+            | the texts of these cases are not compared: --expect-text, or expectations of yours, do so
         "#]],
     );
     room.check(
@@ -101,18 +102,18 @@ say = "which area?"
 expect = [
     { text_equals = "area 4" },
     { program = { command = ["sh", "-c", "echo '{\"passed\": false, \"reason\": \"no\"}'"] } },
-    { program = { command = ["sh", "-c", "exit 3"] } },
 ]
+
+[[case]]
+name = "broken"
+say = "which area?"
+expect = [{ program = { command = ["sh", "-c", "exit 3"] } }]
 "#;
     std::fs::write(room.path("cases.toml"), cases).unwrap();
     let text = room.say("eval run a.toml cases.toml --model script:a.script", "");
-    assert!(text.contains("2 cases: 1 passed, 1 failed"), "{text}");
-    assert!(
-        text.contains(
-            "text_equals: expected `area 4`, found `area 3`; program: no; program: program failed: "
-        ),
-        "{text}"
-    );
+    assert!(text.contains("3 cases: 1 passed, 1 failed, 0 left the record, 1 error"), "{text}");
+    assert!(text.contains("text_equals: expected `area 4`, found `area 3`; program: no\n"), "{text}");
+    assert!(text.contains("program `sh -c exit 3`: the program failed (exit status: 3)"), "{text}");
 
     let added = room.say("eval add a.toml cases.toml", "");
     assert!(added.contains("cases are added to JSON lines, not to TOML"), "{added}");
@@ -138,7 +139,11 @@ fn a_setting_changes_the_candidate_alone() {
     let (few, none) = (room.say(lost, ""), room.say(&format!("{lost} --max-losses 2"), ""));
     assert!(few.contains("fewer than 6 pairs") && few.contains("verdict: unknown"), "{few}");
     assert!(few.ends_with("exit 1\n"), "{few}");
-    assert!(none.contains("more lost cases than --max-losses") && none.ends_with("exit 1\n"), "{none}");
+    assert!(
+        none.contains("more cases than --max-losses are lost, or may be: 3 lost\n")
+            && none.ends_with("exit 1\n"),
+        "{none}"
+    );
 
     // A test report stays one document.
     let junit = room.say(&format!("{lost} --format junit"), "");
@@ -166,6 +171,10 @@ fn named_values_never_reach_the_data_set() {
     let available =
         "unknown rule of redaction `passport`; available: key, card, iban, email, phone, key:NAME,";
     assert!(unknown.contains(available), "{unknown}");
+    let empty = room.say("eval add a.toml cases.jsonl -s s1 --redact key:", "");
+    assert!(empty.contains("invalid rule of redaction `key:`") && empty.ends_with("exit 2\n"), "{empty}");
+    let named = room.say("eval add a.toml ids.jsonl -s s1 --redact 'id=s[0-9]'", "");
+    assert!(named.contains("| id `s1` stays in names and sources"), "{named}");
 }
 
 /// An experiment is killed at twenty moments; the same command continues it, and the report is the same byte by byte.
@@ -261,14 +270,29 @@ fn ended_sessions_are_evaluated_once_and_labelled() {
     assert!(first.ends_with("exit 1\n"), "{first}");
     let second = room.say(&watch, "");
     assert_eq!(second.matches("  eval-passed-").count(), 1, "{second}");
-    assert_eq!(room.say(&watch, ""), "");
+    let labelled = "| looked at 3 sessions: 0 evaluated, 3 labelled before, 0 under way, 0 not in the sample, 0 without a \
+                    turn that suits, 0 not evaluated\n";
+    assert_eq!(room.say(&watch, ""), labelled);
     let labels = room.say("label list a.toml -s s1", "");
     assert!(labels.starts_with("eval-passed-"), "{labels}");
     // The runs of the judge are stored like any other.
     let judged = room.say("sessions judge.toml --store expect.toml.judge.db --user judge", "");
     assert_eq!(judged.lines().filter(|line| line.contains('-')).count(), 3, "{judged}");
     let none = room.say("eval watch a.toml expect.toml --sample 0", "");
-    assert_eq!(none, "");
+    assert_eq!(none, labelled);
+    // Nothing is expected, or what holds of every turn: no session is labelled by that.
+    room.say("run a.toml -s s4 'pay the bill of s4'", "");
+    for (expect, why) in [
+        ("[]", "`expect` is empty"),
+        ("['answered', 'recorded_text']", "`recorded_text` compares the recorded turn with itself"),
+        ("[{ recorded_calls = {} }]", "`recorded_calls` compares the recorded turn with itself"),
+        ("[{ text_contains = [] }]", "invalid `text_contains`"),
+    ] {
+        room.write("expect.toml", &format!("expect = {expect}\n"));
+        let said = room.say("eval watch a.toml expect.toml", "");
+        assert!(said.contains(why) && said.ends_with("exit 2\n"), "{expect}: {said}");
+    }
+    assert_eq!(room.say("label list a.toml -s s4", ""), "| session s4 has no labels\n");
 }
 
 #[test]
@@ -288,8 +312,53 @@ fn judges_and_live_tools_are_bounded() {
     assert!(left.contains("pay({\"amount\":12}) may run at most once: allow the tool by name"), "{left}");
     assert_eq!(paid(), 3);
     let ran = room.say(&format!("{live} --allow pay"), "");
-    assert!(ran.contains("1 cases: 1 passed"), "{ran}");
+    assert!(ran.contains("1 case: 1 passed"), "{ran}");
     assert_eq!(paid(), 4);
+}
+
+/// A room whose agent and judge have budgets of requests, with two cases in `cases.toml`.
+fn budget_room(expect: &str) -> Room {
+    let budget = |name: &str, most: u64| {
+        format!("[[budgets]]\nname = \"{name}\"\nrequests = {most}\nscope = \"user\"\n")
+    };
+    let room = Room::new(&budget("trial", 3), "assistant: area 3\n");
+    room.write("judge.toml", &format!("{JUDGE}\n{}", budget("judging", 1)));
+    room.write("judge.script", "assistant: {\"reason\": \"fine\", \"score\": 1, \"passed\": true}\n");
+    let case = |name| format!("[[case]]\nname = \"{name}\"\nsay = \"{name}?\"\nexpect = [{expect}]\n");
+    room.write("cases.toml", &["one", "two"].map(case).concat());
+    room
+}
+
+const BUDGET_RUN: &str = "eval run a.toml cases.toml --model script:a.script --parallel 1";
+
+/// Requests of live candidates count in the budgets of their file over all experiments, in the user's store.
+#[test]
+fn budgets_of_a_live_candidate_hold() {
+    let room = budget_room("\"answered\"");
+    let live = format!("{BUDGET_RUN} --mode live --max-requests 9");
+    let first = room.say(&live, "");
+    assert!(first.contains("2 cases: 2 passed"), "{first}");
+    let second = room.say(&live, "");
+    assert!(second.contains("2 cases: 1 passed, 0 failed, 0 left the record, 1 error"), "{second}");
+    assert!(second.contains("budget `trial` of user local exhausted: 3 requests spent"), "{second}");
+    // Another user has its own, and the other modes count in none.
+    for other in [format!("{live} --user eve"), BUDGET_RUN.to_owned()] {
+        assert!(room.say(&other, "").contains("2 cases: 2 passed"), "{other}");
+    }
+    let spent = room.say("spend a.toml --by session", "");
+    assert!(spent.contains("eve/experiment-") && spent.matches("local/experiment-").count() == 2, "{spent}");
+}
+
+/// Requests of a judge count in the budgets of its file, in its own store.
+#[test]
+fn budgets_of_a_judge_hold() {
+    let room = budget_room("{ judge = { rubric = \"It is kind.\" } }");
+    let judged = "--judge judge.toml --judge-model script:judge.script --max-requests 9";
+    for _ in 0..2 {
+        let judged = room.say(&format!("{BUDGET_RUN} {judged}"), "");
+        assert!(judged.contains("2 cases: 1 passed, 0 failed, 0 left the record, 1 error"), "{judged}");
+        assert!(judged.contains("budget `judging` of user judge exhausted: 1 requests spent"), "{judged}");
+    }
 }
 
 #[test]
@@ -334,7 +403,7 @@ fn data_sets_of_other_projects_are_written_and_read() {
         "#]],
     );
     let again = room.say("eval export written.toml written.yaml", "");
-    assert!(again.contains("pydantic-evals data set written.yaml could not be written"), "{again}");
+    assert!(again.contains("file written.yaml exists") && again.ends_with("exit 2\n"), "{again}");
     let unknown = room.say("eval export written.toml written.csv", "");
     assert!(unknown.contains("unknown format of written.csv; available: .yaml"), "{unknown}");
     let neither = room.say("eval import a.toml cases.jsonl", "");
@@ -371,6 +440,226 @@ fn wrong_files_and_names_are_told_with_their_file() {
     ] {
         let said = room.say(&line, "");
         assert!(said.contains(words), "{line}: {said}");
-        assert!(!said.ends_with("exit 0\n"), "{said}");
+        assert!(said.ends_with("exit 2\n"), "{said}");
     }
+    let swapped = room.say("eval run cases.jsonl a.toml --model script:a.script", "");
+    assert!(
+        swapped.contains("the agent file comes first: stepfold eval run a.toml cases.jsonl"),
+        "{swapped}"
+    );
+    assert!(swapped.ends_with("exit 2\n"), "{swapped}");
+}
+
+/// A law: numbers of the command line are within their bounds, or refused with these.
+#[test]
+fn numbers_out_of_bounds_are_refused() {
+    let room = paying_room();
+    room.say("eval add a.toml cases.jsonl -s s1", "");
+    let run = "eval run a.toml cases.jsonl --model script:a.script";
+    for option in ["--min-pass-rate", "--min-coverage"] {
+        for number in ["nan", "NaN", "inf", "-inf", "-1", "-0.01", "1.01", "90", "90%", ""] {
+            let said = room.say(&format!("{run} {option}={number}"), "");
+            assert!(
+                said.contains("must be a number from 0 to 1") && said.ends_with("exit 2\n"),
+                "{number}: {said}"
+            );
+        }
+        for number in ["0", "1", "0.5", "1.0"] {
+            let said = room.say(&format!("{run} {option}={number}"), "");
+            assert!(said.contains("1 passed") && !said.contains("exit"), "{number}: {said}");
+        }
+    }
+    for option in ["--timeout", "--repeats", "--parallel"] {
+        for number in ["0", "-1", "x", "1.5"] {
+            let said = room.say(&format!("{run} {option}={number}"), "");
+            let words = match option {
+                "--repeats" => "must be a whole number from 1 to 20",
+                _ => "must be a whole number of at least 1",
+            };
+            assert!(said.contains(words), "{option} {number}: {said}");
+            assert!(said.ends_with("exit 2\n"), "{said}");
+        }
+    }
+    // Nothing was evaluated, so nothing is known.
+    room.write("nothing.toml", "[[case]]\nname = 'a'\nsay = 'pay'\n");
+    let nothing = room.say("eval run a.toml nothing.toml --model script:a.script", "");
+    assert!(nothing.contains("no case could be evaluated") && nothing.ends_with("exit 1\n"), "{nothing}");
+    let impure = room.say(&format!("{run} --allow pay"), "");
+    assert!(impure.contains("tool `pay` cannot be allowed") && impure.ends_with("exit 2\n"), "{impure}");
+}
+
+/// Many lines of one kind are bounded.
+#[test]
+fn what_is_left_out_is_told_in_a_few_lines() {
+    let room = Room::new(AGENT, "assistant: hello\n");
+    let case = |number| format!("[[case]]\nname = 'c{number}'\nsay = 'hello'\nexpect = ['answered']\n");
+    room.write("many.toml", &(0..50).map(case).collect::<String>());
+    let said = room.say("eval export many.toml many.yaml", "");
+    assert_eq!(said.matches("| left out: ").count(), 20, "{said}");
+    assert!(said.contains("| and 30 more; --json has them all"), "{said}");
+    let json = room.json("--json eval export many.toml again.yaml");
+    assert_eq!(json["left_out"].as_array().unwrap().len(), 50);
+    // No half of a file is left.
+    room.write("torn.jsonl", "{\"name\":\"a\",\"say\":\"b\"}\n{\n");
+    let torn = room.say("eval export torn.jsonl torn.yaml", "");
+    assert!(
+        torn.contains("data set torn.jsonl: invalid case at line 2") && torn.ends_with("exit 2\n"),
+        "{torn}"
+    );
+    assert!(!room.path("torn.yaml").exists());
+}
+
+/// The contents of all files of a room, apart from the sessions.
+fn contents(room: &Room) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(room.folder()).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.path().is_file());
+    files
+        .map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+/// A law: a command that names one of its files as its output, in whatever spelling, changes no file.
+#[test]
+fn no_output_is_an_input() {
+    let room = judged_room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    std::fs::create_dir(room.path("sub")).unwrap();
+    room.write("brief.txt", "Be brief.\n");
+    room.write("own.script", SCRIPT);
+    room.say("eval run a.toml cases.jsonl --model script:own.script --report base.report", "");
+    room.say("eval run a.toml cases.jsonl --model script:own.script --cassette own.tape", "");
+    let judge =
+        "--judge judge.toml --judge-model script:judge.script --judge-store own.judge --max-requests 9";
+    let run = "eval run a.toml cases.jsonl --instructions brief.txt --baseline base.report --model script:own.script";
+    let all = format!("{run} --cassette own.tape {judge}");
+    let mut lines = Vec::new();
+    let inputs = [
+        "a.toml",
+        "cases.jsonl",
+        "brief.txt",
+        "base.report",
+        "own.script",
+        "own.tape",
+        "judge.toml",
+        "judge.script",
+        "own.judge",
+    ];
+    for input in inputs {
+        let link = format!("link.{input}");
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(input, room.path(&link)).unwrap();
+        let absolute = room.path(input).display().to_string();
+        let mut spellings = vec![input.to_owned(), format!("./{input}"), format!("sub/../{input}"), absolute];
+        spellings.extend(cfg!(unix).then_some(link));
+        lines.extend(spellings.iter().map(|spelling| format!("{all} --report {spelling}")));
+        if input != "own.tape" {
+            let modes = ["record", "auto"];
+            lines.extend(
+                modes.map(|mode| format!("{run} {judge} --cassette ./{input} --cassette-mode {mode}")),
+            );
+        }
+        if !["own.judge", "own.tape"].contains(&input) {
+            lines.push(format!("{run} --judge judge.toml --judge-model script:judge.script --judge-store ./{input} --max-requests 9"));
+        }
+    }
+    // The file of the results so far is one of the files of a report.
+    for ending in [".partial", ".partial.whole"] {
+        let data_set = format!("other{ending}");
+        std::fs::copy(room.path("cases.jsonl"), room.path(&data_set)).unwrap();
+        let run = format!("eval run a.toml {data_set} --model script:own.script --report other");
+        lines.push(run);
+        // A file that is not of the command is not replaced either.
+        std::fs::copy(room.path("brief.txt"), room.path(&format!("mine{ending}"))).unwrap();
+    }
+    lines.push(format!("{run} --report mine"));
+    lines.push(format!("{run} --report ledger"));
+    lines.push(format!("{run} --report sub"));
+    // Neither is a file created meanwhile.
+    lines.push(format!("{run} {judge} --cassette created --cassette-mode record --report ledger"));
+    lines.push(format!("{run} --cassette ledger --cassette-mode record"));
+    lines.push(format!("{run} --cassette new.tape --report new.tape"));
+    lines.push(format!("{run} --cassette new --report new.new"));
+    std::fs::copy(room.path("a.toml"), room.path("agent.jsonl")).unwrap();
+    lines.push("eval add agent.jsonl ./agent.jsonl".to_owned());
+    lines.push("eval add a.toml own.store --store ./own.store".to_owned());
+    lines.push("eval import cases.jsonl sub/../cases.jsonl".to_owned());
+    lines.push("eval export cases.jsonl cases.json".to_owned());
+    room.write("cases.json", "mine");
+    lines.push(
+        "eval watch a.toml expect.toml --judge judge.toml --max-requests 9 --judge-store expect.toml"
+            .to_owned(),
+    );
+    let before = contents(&room);
+    for line in lines {
+        let said = room.say(&line, "");
+        assert!(said.ends_with("exit 2\n") && said.contains("name another"), "{line}: {said}");
+        assert!(contents(&room) == before, "{line}: {said}");
+    }
+}
+
+/// A report replaces a report, what a kill has left of one, and an empty file; nothing waits for a pipe.
+#[cfg(unix)]
+#[test]
+fn a_report_replaces_reports_only() {
+    let room = Room::new(AGENT, "assistant: hello\n");
+    room.write("cases.toml", "[[case]]\nname = 'a'\nsay = 'hello'\nexpect = ['answered']\n");
+    let run = "eval run a.toml cases.toml --model script:a.script --report own.report";
+    room.say(run, "");
+    let report = std::fs::read(room.path("own.report")).unwrap();
+    for length in [0, 1, 9, 30, report.len() - 1, report.len()] {
+        for ending in ["", ".partial", ".partial.whole"] {
+            std::fs::write(room.path(&format!("own.report{ending}")), &report[..length]).unwrap();
+        }
+        let said = room.say(run, "");
+        assert!(said.contains("1 passed") && !said.contains("exit"), "{length}: {said}");
+        assert_eq!(std::fs::read(room.path("own.report")).unwrap(), report);
+        assert!(!room.path("own.report.partial").exists());
+    }
+    for ending in ["", ".partial", ".partial.whole"] {
+        let path = room.path(&format!("own.report{ending}"));
+        let _ = std::fs::remove_file(&path);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        let said = room.say(run, "");
+        assert!(said.ends_with("exit 2\n") && said.contains("is not a regular file"), "{said}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+/// The file of an export is there when it is whole: a kill leaves none of its name.
+#[cfg(unix)]
+#[test]
+fn a_killed_export_leaves_no_half_of_a_file() {
+    let room = Room::new(AGENT, SCRIPT);
+    let case = |number| format!("{{\"name\":\"c{number}\",\"say\":\"b\",\"expect\":[\"answered\"]}}\n");
+    room.write("many.jsonl", &(0..200_000).map(case).collect::<String>());
+    let mut child = room.command("eval export many.jsonl cases.yaml").spawn().unwrap();
+    let has_begun = || {
+        let names = std::fs::read_dir(room.folder()).unwrap().map(|file| file.unwrap().file_name());
+        names
+            .into_iter()
+            .any(|name| name == "cases.yaml" || name.to_string_lossy().starts_with(".stepfold-export-"))
+    };
+    while !has_begun() {
+        // tidy: allow sleep, because it is another process whose files are looked at.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!room.path("cases.yaml").exists());
+    room.write("own.jsonl", "{\"name\":\"a\",\"say\":\"b\",\"expect\":[\"answered\"]}\n");
+    let said = room.say("eval export own.jsonl cases.yaml", "");
+    assert!(said.starts_with("1 case written to cases.yaml"), "{said}");
+}
+
+/// Ids that a rule names are told in a few lines.
+#[test]
+fn ids_that_stay_are_told_in_a_few_lines() {
+    let room = Room::new(AGENT, "assistant: hello\n");
+    for session in 10..33 {
+        room.say(&format!("run a.toml -s s{session} hi"), "");
+    }
+    let said = room.say("eval add a.toml cases.jsonl --newest 50 --redact 'id=s[0-9]+'", "");
+    assert!(said.starts_with("23 cases added"), "{said}");
+    assert_eq!(said.matches("| id `s").count(), 20, "{said}");
+    assert!(said.contains("| and further ids of 3 cases\n"), "{said}");
 }

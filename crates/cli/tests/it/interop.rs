@@ -347,6 +347,25 @@ fn the_studio_with_attempts() {
     expect_file!["../interop/studio_rows.json"].assert_eq(&format!("{seen:#}\n"));
 }
 
+/// Experiments of more cases than are shown at once: how many are left is said, and a click shows them.
+#[test]
+fn the_studio_with_many_cases() {
+    let Some(seen) = studio("studio_experiments.cjs") else { return };
+    let steps = [
+        "500 rows: 350 more cases. 400 more results, of cases that are not read yet. Show more",
+        "1000 rows: 50 more cases. Show more",
+        "1050 rows: all",
+    ];
+    assert_eq!((&seen["steps"], &seen["names"]), (&json!(steps), &json!(1050)), "{seen:#}");
+}
+
+/// A turn becomes a case of a data set, once and by its name, and who may only read has no button for it.
+#[test]
+fn the_studio_with_a_turn_for_a_data_set() {
+    let Some(seen) = studio("studio_cases.cjs") else { return };
+    expect_file!["../interop/studio_cases.json"].assert_eq(&format!("{seen:#}\n"));
+}
+
 /// A session as a file, as a test, and from a file; one whose record is invalid; two notes at once.
 #[test]
 fn the_studio_with_files() {
@@ -381,6 +400,7 @@ fn the_studio_while_things_go_wrong() {
         "streams_of_seven": 2,
         "streams_of_six": 2,
         "questions": 2,
+        "questions_then": 3,
         "deleted": 204,
         "is_back": false,
         "rows_are_all": true,

@@ -20,7 +20,11 @@ mod crashes;
 mod documents;
 mod erasure;
 mod eval;
+mod eval_bounds;
+mod eval_faults;
 mod eval_interop;
+#[cfg(target_os = "linux")]
+mod eval_memory;
 mod experiment_kill;
 mod graph_checks;
 mod graphs;
@@ -32,6 +36,7 @@ mod inbox;
 #[path = "../../../providers/tests/it/installed.rs"]
 mod installed;
 mod interop;
+mod keys;
 mod logins;
 mod mcp;
 mod mcp_http;

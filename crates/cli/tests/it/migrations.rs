@@ -62,6 +62,7 @@ fn reading_works_whatever_is_stored() {
     // What stands in the way of a run is said, with what can be done about it in the file.
     room.check("run a.toml -s s1 more", expect![[r#"
         | session s1
+        | the message is not stored: send it again once the session continues
         | error: session a/local/s1: the store failed: incompatible stored value of key "count": stored as integer, opened as string: expected string, found integer at $; set its migration in the agent file: `migrate = ["text"]` under [state.count], for example, or `["drop"]`
         exit 1
     "#]]);

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use crate::room::Room;
+use crate::room::{Room, json_lines};
 
 /// A store with a session of two turns, and another one, under a policy.
 fn room(policy: &str) -> Room {
@@ -65,6 +65,74 @@ fn old_events_go_and_the_conversation_goes_on() {
     assert!(said.contains("local/s1: pruned, 2 events"), "{said}");
     let said = room.say("run a.toml -s s1 --store s.db again", "");
     assert!(said.contains("noted") || said.contains("hello"), "{said}");
+}
+
+/// An agent that asks before it pays.
+const CLERK: &str = "[retention]\nidle_days = 0\n[tools.pay]\ndescription = \"Pays.\"\napproval = \"always\"\n\
+                     command = { argv = [\"echo\", \"paid\"] }\n";
+
+/// A store with a run that waits, a session with a label, and two more.
+fn clerk() -> Room {
+    let room = Room::new(CLERK, "assistant: > c1 pay()\n");
+    room.say("run a.toml -s waiting --store s.db go", "");
+    room.write("a.script", "assistant: noted\n");
+    for id in ["s1", "s2", "labelled"] {
+        room.say(&format!("run a.toml -s {id} --store s.db 555-0199"), "");
+    }
+    room.say("label set a.toml mine -s labelled --store s.db", "");
+    room
+}
+
+/// The ids of deleted sessions, in order.
+fn deleted(lines: &str) -> Vec<String> {
+    let lines = json_lines(lines).into_iter().filter(|line| line["action"] == "deleted");
+    let mut ids: Vec<String> = lines.filter_map(|line| line["session"].as_str().map(str::to_owned)).collect();
+    ids.sort();
+    ids
+}
+
+/// A worker and a server apply the retention: what a dry run has listed goes, and a run that waits stays.
+#[test]
+fn workers_and_servers_remove_what_a_dry_run_lists() {
+    for line in ["work a.toml", "serve a.toml --bind 127.0.0.1:0"] {
+        let room = clerk();
+        assert_eq!(deleted(&output(&room, "retain a.toml --dry-run")), ["s1", "s2"]);
+        let mut process = room.command(&format!("{line} --store s.db")).spawn().unwrap();
+        let mut polls = 0;
+        let left = loop {
+            let left = output(&room, "sessions a.toml");
+            if !["s1", "s2"].iter().any(|id| left.contains(&format!("\"{id}\""))) {
+                break left;
+            }
+            polls += 1;
+            assert!(polls < 500, "{line} has removed nothing: {left}");
+        };
+        process.kill().unwrap();
+        process.wait().unwrap();
+        assert!(left.contains("\"waiting\"") && left.contains("\"labelled\""), "{line}: {left}");
+        assert!(output(&room, "verify a.toml").contains("\"whole\":true"));
+    }
+}
+
+/// Two passes at once delete each session once. One of them may find that the other is under way.
+#[test]
+fn two_processes_delete_what_one_would() {
+    let room = clerk();
+    let started = [(), ()].map(|()| room.command("retain a.toml --store s.db --json").spawn().unwrap());
+    let mut gone = Vec::new();
+    for process in started {
+        let output = process.wait_with_output().unwrap();
+        let told = String::from_utf8([&*output.stdout, &*output.stderr].concat()).unwrap();
+        assert!(
+            output.status.success() || told.contains("another process applies the retention"),
+            "{}: {told}",
+            output.status
+        );
+        gone.extend(deleted(&String::from_utf8(output.stdout).unwrap()));
+    }
+    gone.sort();
+    assert_eq!(gone, ["s1", "s2"]);
+    assert!(output(&room, "verify a.toml").contains("\"whole\":true"));
 }
 
 #[test]

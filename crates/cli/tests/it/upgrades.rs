@@ -62,7 +62,7 @@ fn a_deployment_while_approvals_wait() {
         "check a.toml --runs --json",
         expect![[r#"
             {"faults":[],"file":"a.toml"}
-            {"continues":true,"session":"s2","status":"compatible","user":"ada","version":2,"words":["instructions is new"]}
+            {"continues":true,"reasons":["instructions is new"],"session":"s2","status":"compatible","user":"ada","version":2}
         "#]],
     );
     // A tool that runs once where it could be repeated touches the call that waits.
@@ -201,6 +201,7 @@ fn a_pinned_run_continues_with_the_file_that_it_began_with() {
         | session s2
         | continues with "Pay the bill.", which waits in step 1 for a decision about c1#DIGEST
         | decide about c1#DIGEST: pay {"euro":5}
+        |   asked again: with other arguments or values, or as another tool
         | the run waits for a decision, and is stored; decide with
         |   stepfold resume a.toml --user ada --session s2 --approve c1#DIGEST
         |   stepfold resume a.toml --user ada --session s2 --reject c1#DIGEST=REASON
@@ -248,6 +249,10 @@ fn decide_again(room: &Room, resume: &str) {
     );
     assert!(refused.contains("euro") && !refused.contains("stored, for when"), "{refused}");
     assert!(room.say(&format!("{resume} --approve c1"), "").contains("since the approval `c1` was asked"));
+    let old = format!("c1#{}", "0".repeat(16));
+    assert!(
+        room.say(&format!("{resume} --approve {old}"), "").contains("was asked: it is asked again as c1#")
+    );
     let output = room.command(&format!("{resume} --approve c1")).output().unwrap();
     let words = String::from_utf8(output.stderr).unwrap();
     let id = words.split("it is asked again as ").nth(1).unwrap().split(';').next().unwrap();
@@ -274,6 +279,34 @@ fn only_new_decisions_are_reported_as_stored() {
     assert!(said.contains("stored, for when the run continues"), "{said}");
     let said = room.say("resume a.toml -s s1 --user ada --reject c1=no --by bob", "");
     assert!(said.contains("already decided") && !said.contains("stored, for when"), "{said}");
+    // Neither is a message, which is sent again later; and a worker tells that it leaves the run.
+    room.check(
+        "run a.toml -s s1 --user ada 'And then?'",
+        expect![[r#"
+            | session s1
+            | continues with "Pay the bill.", interrupted in step 1 with c1 pay(euro=5) open
+            | the message is not stored: send it again once the session continues
+            | error: session a/ada/s1: agent changed since the run was interrupted: tool pay: effect changed, and call `c1` is open; force it with --with-changed-agent, or cancel the run with --abandon
+            exit 2
+        "#]],
+    );
+    let said = room.say("work a.toml --once", "");
+    assert!(said.contains("1 blocked session: the same command with `--list` says why"), "{said}");
+    room.check(
+        "check a.toml --runs",
+        expect![[r#"
+        a.toml: ok
+        ada/s1  touched: tool pay: effect changed, and call `c1` is open
+        | 1 unfinished run: 0 unchanged, 0 compatible, 1 that this agent does not continue
+        exit 1
+    "#]],
+    );
+    room.write("a.toml", &clerk("when_changed = \"always\"", &PAY.replace("idempotent", "at_most_once")));
+    room.check("check a.toml --runs", expect![[r#"
+        a.toml: ok
+        ada/s1  continues by `when_changed = "always"`: tool pay: effect changed, and call `c1` is open
+        | 1 unfinished run: 0 unchanged, 0 compatible, 1 touched and continued, 0 that this agent does not continue
+    "#]]);
 }
 
 /// Another program under the same tool is another version of the agent.
@@ -361,7 +394,7 @@ fn a_decision_is_stored_though_a_value_does_not_fit() {
         exit 1
     "#]]);
     let listed = room.say("work a.toml --list", "");
-    assert!(listed.starts_with("ada/s1") && listed.contains("state key areas changed"), "{listed}");
+    assert!(listed.starts_with("ada/s1") && listed.contains("set `migrate` of the key"), "{listed}");
     assert_eq!(
         room.say("work a.toml --once", "").lines().filter(|line| line.contains("worked in")).count(),
         0
@@ -392,11 +425,11 @@ fn an_agent_whose_only_tool_is_gone_still_replies() {
     room.check(
         "resume a.toml -s s1 --user ada --with-changed-agent",
         expect![[r#"
-        I cannot pay.
-        | session s1
-        | continues with "Pay the bill.", interrupted in step 1 with c1 pay(euro=5) open
-        |   c1!: unknown tool 'pay'; available: none
-    "#]],
+            I cannot pay.
+            | session s1
+            | continues with "Pay the bill.", interrupted in step 1 with c1 pay(euro=5) open
+            | outcome unknown: c1 pay(euro=5) may have started when the process was interrupted, and was not run again; look whether it happened
+        "#]],
     );
 }
 
@@ -500,4 +533,186 @@ fn given_arguments_are_not_stored_for_another_version() {
     room.write("a.toml", &clerk("", PAY));
     let said = room.say("resume a.toml -s s1 --user ada --modify 'c1={\"euro\":7}'", "");
     assert!(said.contains("It is paid."), "{said}");
+}
+
+/// Each setting of a node is a part of the graph: a run whose branch in it is open depends on it, another run does not, and how
+/// often a node is attempted is never depended on.
+#[test]
+fn each_setting_of_a_node_is_compared() {
+    let keys = "[state.a]\ntype = \"string\"\ndefault = \"\"\n[state.b]\ntype = \"string\"\ndefault = \"\"\n";
+    let graph = |policy: &str| {
+        format!(
+            r#"
+model = "script:a.script"
+when_changed = "{policy}"
+edges = [{{ from = "START", to = "work" }}, {{ from = "work", to = "last" }}, {{ from = "last", to = "END" }}]
+{keys}
+[nodes.work]
+agent = "clerk.toml"
+asks = "Pay {{a}}."
+shares = ["a", "b"]
+answers = "a"
+
+[nodes.last]
+command = ["echo", "done"]
+approval = "always"
+reads = ["a"]
+"#
+        )
+    };
+    let changes = [
+        ("asks = \"Pay {a}.\"", "asks = \"Pay now, {a}.\"", "touched: node work: settings changed"),
+        ("answers = \"a\"", "answers = \"b\"", "touched: node work: settings changed"),
+        ("shares = [\"a\", \"b\"]", "shares = [\"a\"]", "touched: node work: settings changed"),
+        ("answers = \"a\"", "answers = \"a\"\nretries = 2", "compatible: node work: attempts changed"),
+        ("answers = \"a\"", "answers = \"a\"\ntimeout = \"9s\"", "compatible: node work: attempts changed"),
+        ("reads = [\"a\"]", "reads = [\"b\"]", "compatible: node last: settings changed"),
+        ("approval = \"always\"\n", "", "compatible: node last: settings changed"),
+    ];
+    for (before, after, row) in changes {
+        let room = Room::new("", SCRIPT);
+        room.write("clerk.toml", &format!("{keys}{PAY}"));
+        room.write("g.toml", &graph("compatible"));
+        assert!(room.say("run g.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+        let checked = room.say("check g.toml --runs", "");
+        assert!(checked.contains("ada/s1  unchanged"), "{checked}");
+        let file = graph("compatible").replace(before, after);
+        assert_ne!(file, graph("compatible"));
+        room.write("g.toml", &file);
+        let checked = room.say("check g.toml --runs", "");
+        assert!(checked.contains(row), "{after}: {checked}");
+        room.write("g.toml", &graph("refuse").replace(before, after));
+        let said = room.say("resume g.toml -s s1 --user ada --approve all", "");
+        assert!(said.contains("agent changed") && !said.contains("It is paid."), "{after}: {said}");
+        // The decision is stored: its own version asks about the last node, as the run began.
+        room.write("g.toml", &graph("refuse"));
+        let said = room.say("resume g.toml -s s1 --user ada", "");
+        assert!(said.contains("exit 3") && said.contains("last"), "{after}: {said}");
+    }
+}
+
+/// The check says what happens: a key that is gone, and its value, touch the run whichever way it is continued.
+#[test]
+fn a_key_that_is_gone_leaves_the_run_that_has_its_value() {
+    let room = Room::new("", SCRIPT);
+    let with_key = clerk("", &format!("{PAY}\n[state.k]\ntype = \"integer\"\ndefault = 0\n"));
+    room.write("a.toml", &with_key);
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("a.toml", &clerk("", PAY));
+    let touched = "state key k is gone, and key `k` has a value";
+    assert!(room.say("check a.toml --runs", "").contains(touched));
+    let said = room.say("resume a.toml -s s1 --user ada --approve all", "");
+    assert!(said.contains(touched) && said.ends_with("exit 2\n"), "{said}");
+    let said = room.say("work a.toml --once", "");
+    assert!(said.contains("1 blocked session"), "{said}");
+    room.write("a.toml", &with_key);
+    assert!(room.say("resume a.toml -s s1 --user ada", "").contains("It is paid."));
+}
+
+/// A version that does not continue a run does not edit it either: what it writes may fit neither.
+#[test]
+fn a_run_is_edited_by_the_version_that_continues_it() {
+    let room = Room::new("", SCRIPT);
+    let with_pay = |pay: &str| clerk("", &format!("{pay}\n[state.k]\ntype = \"integer\"\n"));
+    room.write("a.toml", &with_pay(PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("a.toml", &with_pay(&PAY.replace("idempotent", "at_most_once")));
+    room.check("state set a.toml -s s1 --user ada k=3", expect![[r#"
+        | error: session a/ada/s1: agent changed since the run was interrupted: tool pay: effect changed, and call `c1` is open; force it with --with-changed-agent, or cancel the run with --abandon; or edit it with the version of the agent file that continues it
+        exit 2
+    "#]]);
+    room.write("a.toml", &with_pay(PAY));
+    assert!(room.say("state set a.toml -s s1 --user ada k=3", "").contains("is at version 3"));
+}
+
+/// A deployment over a database, from the shell alone: the check changes nothing, and each command works as over a file.
+#[tokio::test]
+async fn runs_in_a_database_are_checked_and_continued_from_the_shell() {
+    let Some(server) = crate::postgres::server() else { return };
+    let url = server.database("shell").await;
+    let room = Room::new("", SCRIPT);
+    let say = |line: &str| {
+        let mut command = room.command(line);
+        let output = command.env("STEPFOLD_STORE", &url).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8(said).unwrap(), output.status.code().unwrap())
+    };
+    room.write("a.toml", &clerk("", PAY));
+    for reading in ["check a.toml --runs", "sessions a.toml", "agents a.toml", "verify a.toml"] {
+        let (said, code) = say(reading);
+        assert!(
+            said.contains("the database has no stepfold tables") && code == 2,
+            "{reading}: {code} {said}"
+        );
+    }
+    let (said, code) = say("run a.toml -s s1 --user ada 'Pay.'");
+    assert_eq!(code, 3, "{said}");
+    // The hint can be pasted, and does not tell the address.
+    assert!(said.contains(r#"--store "$STEPFOLD_STORE""#) && !said.contains("postgres"), "{said}");
+    assert!(say("check a.toml --runs").0.contains("ada/s1  unchanged"));
+    assert!(say("sessions a.toml --user ada").0.contains("s1"));
+    assert!(say("agents a.toml").0.contains("the file of today"), "{}", say("agents a.toml").0);
+
+    room.write("a.toml", &clerk("instructions = \"Be kind.\"\n", PAY));
+    let (said, code) = say("check a.toml --runs");
+    assert!(said.contains("ada/s1  compatible: instructions is new") && code == 0, "{said}");
+    room.write("a.toml", &clerk("", &PAY.replace("idempotent", "at_most_once")));
+    let (said, code) = say("check a.toml --runs");
+    assert!(said.contains("touched: tool pay: effect changed, and call `c1` is open") && code == 1, "{said}");
+    assert!(say("work a.toml --once").1 != 2);
+
+    room.write("a.toml", &clerk("instructions = \"Be kind.\"\n", PAY));
+    let (said, code) = say("resume a.toml -s s1 --user ada --approve all");
+    assert!(said.contains("It is paid.") && code == 0, "{said}");
+    for (command, words) in [
+        ("replay a.toml -s s1 --user ada", "same"),
+        ("verify a.toml", "no damage found"),
+        ("fork a.toml -s s1 --user ada --at 2 --to f1", "f1"),
+        ("work a.toml --once", ""),
+        ("search a.toml -s s1 --user ada paid", "paid"),
+        ("erase a.toml -s f1 --user ada --reason asked", "erased"),
+    ] {
+        let (said, code) = say(command);
+        assert!(said.contains(words) && code == 0, "{command}: {code} {said}");
+    }
+    assert!(!room.path("data").exists(), "no file was made");
+}
+
+/// A wrong address is an error that does not tell its password.
+#[test]
+fn the_password_of_a_database_is_not_told() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("", PAY));
+    for command in ["check a.toml --runs", "work a.toml --once", "agents a.toml", "run a.toml 'Pay.'"] {
+        let said = room.say(&format!("{command} --store postgres://ada:hunter2@127.0.0.1:1/agents"), "");
+        assert!(said.contains("the PostgreSQL store could not be opened"), "{said}");
+        assert!(!said.contains("hunter2") && said.ends_with("exit 1\n"), "{said}");
+    }
+    let pairs = room.say("run a.toml 'Pay.' --store 'host=127.0.0.1 port=1 user=ada password=hunter2'", "");
+    assert!(
+        pairs.contains("the PostgreSQL store could not be opened") && !pairs.contains("hunter2"),
+        "{pairs}"
+    );
+    for address in ["POSTGRES://ada:hunter2@h/a", "postgres:/ada:hunter2@h/a", "mysql://ada:hunter2@h/a"] {
+        for command in ["run a.toml 'Pay.'", "check a.toml --runs", "--json sessions a.toml"] {
+            let said = room.say(&format!("{command} --store '{address}'"), "");
+            assert!(said.contains("not one of PostgreSQL") && !said.contains("hunter2"), "{said}");
+        }
+    }
+    let files = std::fs::read_dir(room.folder()).unwrap();
+    assert!(files.into_iter().all(|file| !file.unwrap().path().to_string_lossy().contains("hunter2")));
+}
+
+/// A decision approves what was shown, also after another person's look has stored the new question: the short id is refused.
+#[test]
+fn a_question_that_was_asked_again_needs_its_whole_id() {
+    let room = Room::new("", SCRIPT);
+    room.write("a.toml", &clerk("when_changed = \"always\"\n", PAY));
+    assert!(room.say("run a.toml -s s1 --user ada 'Pay.'", "").contains("exit 3"));
+    room.write("a.toml", &clerk("when_changed = \"always\"\n", &PAY.replace("idempotent", "at_most_once")));
+    assert!(room.say("resume a.toml -s s1 --user ada", "").contains("exit 3"));
+    for given in ["c1", "all"] {
+        let said = room.say(&format!("resume a.toml -s s1 --user ada --approve {given}"), "");
+        assert!(said.contains("it is asked again as c1#") && said.ends_with("exit 2\n"), "{said}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Message, Role};
 
-use super::{OWN, invalid, own_case};
+use super::{LeftOut, OWN, invalid, own_case};
 use crate::case::{Case, Conversation};
 use crate::error::EvalError;
 use crate::expectation::{CallOrder, CallRule, Expectation, ExpectedCall, ExpectedCalls};
@@ -21,7 +21,7 @@ fn field<'a>(value: &'a Value, camel: &str, snake: &str) -> &'a Value {
     }
 }
 
-pub(super) fn read(value: &Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, EvalError> {
+pub(super) fn read(value: &Value, left_out: &mut LeftOut) -> Result<Vec<Case>, EvalError> {
     let cases = match value {
         Value::Array(older) => older.iter().map(renewed).collect(),
         newer => field(newer, "evalCases", "eval_cases").as_array().cloned().unwrap_or_default(),
@@ -59,16 +59,16 @@ fn text_in(content: &Value) -> String {
 }
 
 /// A case for each invocation: the earlier ones are its conversation.
-fn cases_of(value: &Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, EvalError> {
+fn cases_of(value: &Value, left_out: &mut LeftOut) -> Result<Vec<Case>, EvalError> {
     let id = field(value, "evalId", "eval_id").as_str().unwrap_or_default();
     if let Some(case) = own(value) {
         return Ok(vec![case]);
     }
     if value.get(OWN).is_some() {
-        left_out.push(format!("case `{id}`: its record, since the case was edited"));
+        left_out.add(format!("case `{id}`: its record, since the case was edited"));
     }
     let Some(invocations) = value["conversation"].as_array() else {
-        left_out.push(format!("case `{id}`: it has no conversation, but a scenario for a simulated user"));
+        left_out.add(format!("case `{id}`: it has no conversation, but a scenario for a simulated user"));
         return Ok(Vec::new());
     };
     let session = field(value, "sessionInput", "session_input");
@@ -98,7 +98,7 @@ fn cases_of(value: &Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, Eval
 /// The case of ours that stands beside the fields, if they were not edited.
 fn own(value: &Value) -> Option<Case> {
     let case = own_case(value.get(OWN))?;
-    let written = write(&case, &mut Vec::new()).ok()?;
+    let written = write(&case, &mut LeftOut::default()).ok()?;
     // ADK writes files again with other defaults: only what was said is compared.
     is_said(&written, value).then_some(case)
 }
@@ -135,7 +135,7 @@ fn expectations(
     (case, invocation): (&Value, &Value),
     is_last: bool,
     name: &str,
-    left_out: &mut Vec<String>,
+    left_out: &mut LeftOut,
 ) -> Vec<Expectation> {
     let calls = expected_calls(field(invocation, "intermediateData", "intermediate_data"));
     let mut found = vec![Expectation::Calls(ExpectedCalls { calls, rule: CallRule::of(CallOrder::Exact) })];
@@ -153,7 +153,7 @@ fn expectations(
         }
     }
     if !field(invocation, "finalResponse", "final_response").is_null() {
-        left_out.push(format!(
+        left_out.add(format!(
             "case `{name}`: the final response, which ADK compares by similarity; add text_contains or a judge"
         ));
     }
@@ -178,7 +178,7 @@ fn expected_calls(data: &Value) -> Vec<ExpectedCall> {
 }
 
 /// A case as an eval case: a turn before it is an invocation before it.
-pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Result<Value, EvalError> {
+pub(super) fn write(case: &Case, left_out: &mut LeftOut) -> Result<Value, EvalError> {
     let before = case.messages_before().map_err(|why| invalid(&case.name, why))?;
     let mut conversation = invocations(&before);
     let recorded = Trial::recorded(case);
@@ -204,7 +204,7 @@ pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Result<Value, Ev
                 state.extend(top_level(values).unwrap_or_default());
             }
             Expectation::RecordedCalls(_) | Expectation::RecordedText => {}
-            other => left_out.push(format!("case `{}`: {}", case.name, other.name())),
+            other => left_out.add(format!("case `{}`: {}", case.name, other.name())),
         }
     }
     conversation.push(invocation(&case.question(), response.as_deref(), &calls.unwrap_or_default()));
@@ -222,7 +222,7 @@ pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Result<Value, Ev
     if !rubrics.is_empty() {
         written["rubrics"] = rubrics.into();
     }
-    let is_whole = cases_of(&written, &mut Vec::new()).is_ok_and(|again| again == [case.clone()]);
+    let is_whole = cases_of(&written, &mut LeftOut::default()).is_ok_and(|again| again == [case.clone()]);
     if !is_whole {
         written[OWN] = serde_json::to_value(case).map_err(|error| invalid(&case.name, error.to_string()))?;
     }

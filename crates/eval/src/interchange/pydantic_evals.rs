@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{OWN, invalid, own_case};
+use super::{LeftOut, OWN, invalid, own_case};
 use crate::case::Case;
 use crate::error::EvalError;
 use crate::expectation::{CallOrder, CallRule, Expectation, ExpectedCall, ExpectedCalls};
@@ -31,10 +31,11 @@ struct Row {
     evaluators: Vec<Value>,
 }
 
-pub(super) fn read(value: Value, left_out: &mut Vec<String>) -> Result<Vec<Case>, EvalError> {
+pub(super) fn read(value: Value, left_out: &mut LeftOut) -> Result<Vec<Case>, EvalError> {
     let file: File = serde_json::from_value(value).map_err(|error| EvalError::Line {
         what: "pydantic-evals data set",
         line: 1,
+        column: None,
         why: error.to_string(),
     })?;
     let rows = file.cases.into_iter().enumerate();
@@ -46,22 +47,22 @@ pub(super) fn read(value: Value, left_out: &mut Vec<String>) -> Result<Vec<Case>
 }
 
 /// The case of a row. What stands beside it holds as far as the row was not edited.
-fn case_of(row: &Row, index: usize, left_out: &mut Vec<String>) -> Result<Case, EvalError> {
+fn case_of(row: &Row, index: usize, left_out: &mut LeftOut) -> Result<Case, EvalError> {
     let name = row.name.clone().unwrap_or_else(|| format!("case {}", index + 1));
     let own = own_case(row.metadata.get(OWN));
     let written =
-        own.as_ref().and_then(|own| serde_json::from_value::<Row>(write(own, &mut Vec::new())).ok());
+        own.as_ref().and_then(|own| serde_json::from_value::<Row>(write(own, &mut LeftOut::default())).ok());
     let base = match (own, &written) {
         (Some(own), Some(written)) if row.inputs == written.inputs => Some(own),
         (None, _) => None,
         _ => {
-            left_out.push(format!("case `{name}`: its record, since its inputs were edited"));
+            left_out.add(format!("case `{name}`: its record, since its inputs were edited"));
             None
         }
     };
     // Its own program writes evaluators in another form.
     let said = |row: &Row| {
-        let mut unknown = Vec::new();
+        let mut unknown = LeftOut::default();
         (expectations(&name, row, &mut unknown), unknown)
     };
     let is_expected = |written: &Row| said(row) == said(written);
@@ -93,7 +94,7 @@ fn with_inputs(name: &str, inputs: &Value) -> Result<Case, EvalError> {
     }
 }
 
-fn expectations(name: &str, row: &Row, left_out: &mut Vec<String>) -> Vec<Expectation> {
+fn expectations(name: &str, row: &Row, left_out: &mut LeftOut) -> Vec<Expectation> {
     let mut found: Vec<Expectation> = Vec::new();
     for evaluator in &row.evaluators {
         let (kind, arguments) = spec(evaluator);
@@ -102,12 +103,12 @@ fn expectations(name: &str, row: &Row, left_out: &mut Vec<String>) -> Vec<Expect
                 texts.extend(more);
             }
             (Some(expectation), _) => found.push(expectation),
-            (None, _) => left_out.push(format!("case `{name}`: evaluator {kind}")),
+            (None, _) => left_out.add(format!("case `{name}`: evaluator {kind}")),
         }
     }
     let is_compared = row.evaluators.iter().any(|evaluator| spec(evaluator).0 == "EqualsExpected");
     if !row.expected_output.is_null() && !is_compared {
-        left_out.push(format!("case `{name}`: expected_output, which no EqualsExpected compares"));
+        left_out.add(format!("case `{name}`: expected_output, which no EqualsExpected compares"));
     }
     found
 }
@@ -150,6 +151,7 @@ fn expectation(kind: &str, arguments: &Value, expected: &Value) -> Option<Expect
         "MaxModelRequests" if knows(&["max_requests"]) => {
             first("max_requests")?.as_u64().map(Expectation::MaxSteps)
         }
+        "MaxDuration" if knows(&["seconds"]) => first("seconds")?.as_f64().map(Expectation::MaxSeconds),
         "LLMJudge" if knows(&["rubric", "include_input"]) => {
             Some(Expectation::Judge(Rubric::new(first("rubric")?.as_str()?)))
         }
@@ -191,7 +193,7 @@ fn calls(tools: &Value, order: CallOrder) -> Option<Expectation> {
 }
 
 /// A case as a row. The whole case stands beside it, unless the row says all of it.
-pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Value {
+pub(super) fn write(case: &Case, left_out: &mut LeftOut) -> Value {
     let mut row = Map::new();
     row.insert("name".to_owned(), case.name.clone().into());
     row.insert("inputs".to_owned(), inputs_of(case));
@@ -199,11 +201,11 @@ pub(super) fn write(case: &Case, left_out: &mut Vec<String>) -> Value {
     for expectation in &case.expect {
         let written = evaluators_of(expectation);
         if written.is_empty() {
-            left_out.push(format!("case `{}`: {}", case.name, expectation.name()));
+            left_out.add(format!("case `{}`: {}", case.name, expectation.name()));
         }
         evaluators.extend(written);
     }
-    let mut lost = Vec::new();
+    let mut lost = LeftOut::default();
     let alone = Row {
         name: Some(case.name.clone()),
         inputs: inputs_of(case),
@@ -243,6 +245,7 @@ fn evaluators_of(expectation: &Expectation) -> Vec<Value> {
             texts.iter().map(|text| json!({"Contains": {"value": text}})).collect()
         }
         Expectation::MaxSteps(steps) => vec![json!({"MaxModelRequests": {"max_requests": steps}})],
+        Expectation::MaxSeconds(seconds) => vec![json!({"MaxDuration": {"seconds": seconds}})],
         Expectation::Judge(Rubric { rubric, least: None }) => {
             vec![json!({"LLMJudge": {"rubric": rubric, "include_input": true}})]
         }

@@ -3,15 +3,33 @@
 use std::fmt::Write as _;
 
 use serde_json::{Number, Value};
+use serde_saphyr::Budget;
 
 use crate::error::EvalError;
 
 /// Reads one document.
 pub(super) fn value_of(text: &str) -> Result<Value, EvalError> {
-    serde_saphyr::from_str(text).map_err(|error| EvalError::Line {
-        what: "data set",
-        line: error.location().map_or(1, |location| usize::try_from(location.line()).unwrap_or(usize::MAX)),
-        why: error.to_string(),
+    let budget = Budget::default();
+    // As much as the text has by itself; aliases are bounded by the other limits.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: budget.max_events.max(text.len()),
+            max_nodes: budget.max_nodes.max(text.len()),
+            max_total_scalar_bytes: budget.max_total_scalar_bytes.max(text.len()),
+        },
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let location = error.location();
+        let text = error.to_string();
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let (line, column) = match location {
+            Some(location) => (number(location.line()), Some(number(location.column()))),
+            None => (1, None),
+        };
+        // The position stands in front.
+        let position = format!(" at line {line}, column {}", column.unwrap_or_default());
+        EvalError::Line { what: "data set", line, column, why: text.replace(&position, "") }
     })
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stepfold_eval::{
-    Case, CaseResult, Comparison, DEFAULT_SEED, DataSet, EvalError, Experiment, Report, Score, Trial, Verdict,
+    Case, CaseResult, Comparison, DEFAULT_SEED, DataSet, EvalError, Experiment, Report, ReportFile, Score,
+    Trial, Verdict,
 };
 
 use crate::clerk::{Executions, Variation, cases, clerk};
@@ -29,25 +30,25 @@ async fn an_experiment_that_was_cut_at_any_byte_has_the_same_report() {
     };
     let experiment = Experiment::new(&agent).repeats(2).evaluator(evaluator);
     let whole = stored(&experiment.run(DataSet::of(cases.clone())).await.expect("valid cases"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
     for cut in (0..whole.len()).step_by(97).chain([whole.len()]) {
-        let (interrupted, bytes) = Report::from_interrupted(&whole[..cut]).expect("whole lines can be read");
-        assert!(bytes <= cut);
-        let known = interrupted.as_ref().map_or(0, |report| report.results.len() as u64);
-        let continued = match interrupted {
-            Some(interrupted) => experiment.clone().continuing(interrupted).expect("the same experiment"),
-            None => experiment.clone(),
-        };
+        std::fs::write(&partial, &whole[..cut]).expect("written");
+        let mut file = ReportFile::open(&path, &partial).expect("whole lines can be read");
+        let known = file.kept().trials;
+        let lines = String::from_utf8_lossy(&whole[..cut]).matches('\n').count() as u64;
+        assert_eq!(known, lines.saturating_sub(1));
+        let continued = file.begin(experiment.clone()).expect("the same experiment");
         let before = tried.load(Ordering::Relaxed);
-        let mut results: Vec<CaseResult> = Vec::new();
         let mut taken = 0;
-        let keep = |result, is_known| {
+        let keep = |result: CaseResult, is_known| {
             taken += u64::from(is_known);
-            results.push(result);
-            Ok(())
+            file.keep(&result, is_known)
         };
         continued.run_each_known(DataSet::of(cases.clone()), keep).await.expect("valid cases");
         assert_eq!((taken, tried.load(Ordering::Relaxed) - before), (known, 8 - known));
-        assert_eq!(stored(&Report::new(continued.head(), results)), whole);
+        file.finish().expect("written");
+        assert_eq!(std::fs::read(&path).expect("a report"), whole);
         taken_in_all.fetch_add(known, Ordering::Relaxed);
     }
     assert!(taken_in_all.load(Ordering::Relaxed) > 8, "results were taken");
@@ -60,13 +61,12 @@ async fn results_of_another_case_or_candidate_are_not_taken() {
     let mut cases = cases(&agent, 2).await;
     let report = Experiment::new(&agent).run(DataSet::of(cases.clone())).await.expect("valid cases");
     let other = agent.to_builder().instructions("Be brief.").build().expect("a valid agent");
-    let error = Experiment::new(&other).continuing(report.clone()).expect_err("another candidate");
+    let error = Experiment::new(&other).continuing(&report).expect_err("another candidate");
     assert_eq!(
         error.to_string(),
         "experiment cannot be continued: its results are of another one: instructions is new"
     );
-    let error =
-        Experiment::new(&agent).allow_pure("count").continuing(report.clone()).expect_err("more is allowed");
+    let error = Experiment::new(&agent).allow_pure("count").continuing(&report).expect_err("more is allowed");
     assert!(
         matches!(&error, EvalError::Continue { differences } if *differences == ["option `allow` changed"]),
         "{error}"
@@ -74,7 +74,7 @@ async fn results_of_another_case_or_candidate_are_not_taken() {
 
     // A case that has changed is tried again.
     cases[1] = cases[1].clone().expect(stepfold_eval::Expectation::TextEquals("other".to_owned()));
-    let continued = Experiment::new(&agent).continuing(report).expect("the same experiment");
+    let continued = Experiment::new(&agent).continuing(&report).expect("the same experiment");
     let mut known = Vec::new();
     let keep = |result: CaseResult, is_known| {
         known.push((is_known, result.passed()));
@@ -82,6 +82,36 @@ async fn results_of_another_case_or_candidate_are_not_taken() {
     };
     continued.run_each_known(DataSet::of(cases), keep).await.expect("valid cases");
     assert_eq!(known, [(true, Some(true)), (false, Some(false))]);
+}
+
+/// Results that were lost from the middle, or stand in another order, come at their places: the report has the order of the cases.
+#[tokio::test]
+async fn known_results_in_any_order_have_their_places_in_the_report() {
+    let executions = Executions::default();
+    let agent = clerk(Variation::None, &executions).build().expect("a valid agent");
+    let cases = cases(&agent, 6).await;
+    let experiment = Experiment::new(&agent);
+    let report = experiment.run(DataSet::of(cases.clone())).await.expect("valid cases");
+    let whole = String::from_utf8(stored(&report)).expect("text");
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
+    // An error is tried again, and of two results of a case the last one counts.
+    let error = lines[2].replace(r#""status":"passed""#, r#""status":"error""#);
+    let older = lines[4].replace(r#""steps":"#, r#""steps":9"#);
+    let kept = [lines[0], lines[6], &older, &error, lines[1], lines[4]].concat();
+    std::fs::write(&partial, kept).expect("written");
+    let mut file = ReportFile::open(&path, &partial).expect("whole lines can be read");
+    let continued = file.begin(experiment).expect("the same experiment");
+    let mut known = Vec::new();
+    let keep = |result: CaseResult, is_known| {
+        known.push(is_known);
+        file.keep(&result, is_known)
+    };
+    continued.run_each_known(DataSet::of(cases), keep).await.expect("valid cases");
+    assert_eq!(known, [true, false, false, true, false, true]);
+    file.finish().expect("written");
+    assert_eq!(std::fs::read_to_string(&path).expect("a report"), whole);
 }
 
 #[tokio::test]

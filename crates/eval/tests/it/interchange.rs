@@ -54,13 +54,33 @@ async fn a_case_that_is_written_is_read_again() {
         let file = format.write("stalls", all.clone()).unwrap();
         assert_eq!(DataSetFormat::of_text(&file.content).unwrap(), format);
         let read = format.read(&file.content).unwrap();
-        assert_eq!((read.content, read.left_out), (all.clone(), Vec::<String>::new()), "{format}");
+        assert_eq!((read.content, read.left_out.count()), (all.clone(), 0), "{format}");
+    }
+}
+
+/// A file that was written is read again, however many values it has, and however deep they are.
+#[test]
+fn large_and_deep_files_are_read_again() {
+    let deep = (0..40).fold(json!(1), |value, _| json!([value]));
+    let wide: Vec<u64> = (0..300_000).collect();
+    let mut case = Case::new("a", "hello");
+    case.values.insert("deep".to_owned(), deep);
+    case.values.insert("wide".to_owned(), json!(wide));
+    for format in FORMATS {
+        let file = format.write("stalls", [case.clone()]).unwrap().content;
+        assert_eq!(format.read(&file).unwrap().content, [case.clone()], "{format}");
+        let marked = format!("\u{feff}{file}");
+        assert_eq!(DataSetFormat::of_text(&marked).unwrap(), format);
+        assert_eq!(format.read(&marked).unwrap().content, [case.clone()], "{format}");
+        assert!(format.write("none", []).unwrap().content.lines().count() < 6);
+        assert_eq!(format.read(&format.write("none", []).unwrap().content).unwrap().content, []);
     }
 }
 
 #[test]
 fn expectations_without_a_counterpart_are_named() {
-    let left_out = |format: DataSetFormat| format.write("stalls", written()).unwrap().left_out;
+    let left_out =
+        |format: DataSetFormat| format.write("stalls", written()).unwrap().left_out.lines().to_vec();
     let name = "case `texts: 'all' \"kinds\"`";
     let of = |names: &[&str]| names.iter().map(|expected| format!("{name}: {expected}")).collect::<Vec<_>>();
     let mut pydantic = of(&[
@@ -127,7 +147,7 @@ evaluators:
     let [largest, second] = &read.content[..] else { panic!("two cases") };
     let expected = json!([
         {"text_equals": "area 3"}, {"text_contains": ["area"]}, {"text_matches": "(?i)Area 3\\."},
-        {"judge": {"rubric": "It names one area."}}, {"max_steps": 3},
+        {"max_seconds": 2.0}, {"judge": {"rubric": "It names one area."}}, {"max_steps": 3},
     ]);
     assert_eq!(serde_json::to_value(&largest.expect).unwrap(), expected);
     let said: serde_json::Value = serde_json::from_str(second.say.as_deref().unwrap()).unwrap();
@@ -136,10 +156,15 @@ evaluators:
         {"calls": {"calls": [{"tool": "count"}, {"tool": "note"}], "order": "any_order"}}, {"max_steps": 3},
     ]);
     assert_eq!(serde_json::to_value(&second.expect).unwrap(), expected);
-    assert_eq!(
-        read.left_out,
-        ["case `largest`: evaluator MaxDuration", "case `case 2`: evaluator TrajectoryMatch"]
-    );
+    assert_eq!(read.left_out.lines(), ["case `case 2`: evaluator TrajectoryMatch"]);
+    let bounded = r#"{"name":"a","say":"b","expect":[{"max_seconds":2.5}]}"#;
+    let mut written = Vec::new();
+    let cases = DataSet::from_json_lines(bounded.as_bytes());
+    DataSetFormat::PydanticEvals.write_to(&mut written, "bounded", cases).unwrap();
+    let written = String::from_utf8(written).unwrap();
+    assert!(written.contains("MaxDuration"), "{written}");
+    let again = DataSetFormat::PydanticEvals.read(&written).unwrap();
+    assert_eq!(serde_json::to_value(&again.content[0].expect).unwrap(), json!([{"max_seconds": 2.5}]));
 }
 
 #[test]
@@ -168,7 +193,7 @@ fn an_eval_set_of_adk_is_read_in_both_forms() {
         {"state": {"/rolls~1all": [3]}}, {"judge": {"rubric": "It is polite."}},
     ]);
     assert_eq!(serde_json::to_value(&second.expect).unwrap(), expected);
-    assert_eq!(read.left_out.len(), 2, "{:?}", read.left_out);
+    assert_eq!(read.left_out.count(), 2, "{:?}", read.left_out);
 
     let older = json!([{
         "name": "roll", "initial_session": {"state": {}, "app_name": "dice", "user_id": "ada"},
@@ -203,7 +228,7 @@ async fn an_edit_of_the_other_project_holds() {
     // Another question: the record is of another turn.
     let read = edited(DataSetFormat::PydanticEvals, "inputs: \"how", "inputs: \"HOW");
     assert!(read.content[0].record.is_none());
-    assert_eq!(read.left_out.len(), 1, "{:?}", read.left_out);
+    assert_eq!(read.left_out.count(), 1, "{:?}", read.left_out);
     let read = edited(DataSetFormat::AdkEvalSet, "how many stalls", "how many shops");
     assert_eq!(read.content[0].say.as_deref(), Some("how many shops has area 1"));
     assert!(read.content[0].record.is_none());

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::{Agent, Decision, Event};
 use stepfold_eval::{
-    Case, CaseStatus, Comparison, DEFAULT_SEED, DataSet, Experiment, Mode, Report, Verdict, exact_mcnemar,
+    Case, CaseSource, CaseStatus, Comparison, DEFAULT_SEED, DataSet, Experiment, Mode, Report, StoredReport,
+    Verdict, exact_mcnemar,
 };
 use stepfold_runner::Runner;
 use stepfold_session_scopes::MemoryStore;
@@ -154,9 +155,28 @@ async fn a_report_is_the_same_byte_by_byte() {
         report.write_json_lines(&mut stored).expect("memory takes it");
         assert_eq!(Report::from_json_lines(&*stored).expect("it can be read"), report);
         let junit = report.to_junit().expect("it has a form");
+        assert_eq!(texts_of(&stored), [report.to_string(), report.to_markdown(3), junit.clone()]);
         texts.push((stored, report.to_markdown(3), junit, report.to_string()));
     }
     assert_eq!(texts[0], texts[1]);
+}
+
+/// The texts of a stored report.
+fn texts_of(stored: &[u8]) -> [String; 3] {
+    let report = self::stored(stored);
+    let mut texts = [Vec::new(), Vec::new(), Vec::new()];
+    let [table, markdown, junit] = &mut texts;
+    report.write_table(table).expect("memory takes it");
+    report.write_markdown(markdown, 3).expect("memory takes it");
+    report.write_junit(junit).expect("memory takes it");
+    let mut lines = Vec::new();
+    report.write_json_lines(&mut lines).expect("memory takes it");
+    assert_eq!(lines, stored);
+    texts.map(|text| String::from_utf8(text).expect("text"))
+}
+
+fn stored(lines: &[u8]) -> StoredReport {
+    StoredReport::new(std::io::Cursor::new(lines.to_vec())).expect("a report")
 }
 
 #[tokio::test]
@@ -176,6 +196,39 @@ async fn comparisons_name_what_was_lost() {
     assert_eq!(won.verdict(), Verdict::Better);
     let same = Comparison::of(&baseline, &baseline, DEFAULT_SEED).expect("same mode");
     assert_eq!((same.ties, same.verdict()), (20, Verdict::NoDifference));
+    // The same of stored ones.
+    let lines = |report: &Report| {
+        let mut lines = Vec::new();
+        report.write_json_lines(&mut lines).expect("memory takes it");
+        stored(&lines)
+    };
+    let (before, now) = (lines(&baseline), lines(&worse));
+    assert_eq!(Comparison::of_stored(&before, &now, DEFAULT_SEED).expect("same mode"), lost);
+    assert_eq!(Comparison::of_stored(&now, &before, DEFAULT_SEED).expect("same mode"), won);
+
+    // Of more cases the first ones are named, and all are counted.
+    let many = |report: &Report, status| {
+        let results = (0..2_500).map(|number| {
+            let mut result = report.results[number % 20].clone();
+            (result.case, result.status) = (format!("c{number}"), status);
+            result
+        });
+        Report::new(report.head.clone(), results.collect())
+    };
+    let passed = many(&baseline, CaseStatus::Passed);
+    let lost = Comparison::of(&passed, &many(&worse, CaseStatus::Failed), DEFAULT_SEED).expect("same mode");
+    assert_eq!((lost.losses, lost.lost.len(), &*lost.lost[999].0), (2_500, Comparison::MOST_NAMED, "c999"));
+    assert!(lost.lost.iter().all(|(_, why)| !why.is_empty()), "{:?}", lost.lost);
+    assert!(lost.to_markdown(50).ends_with("\nand 2450 more\n"), "{}", lost.to_markdown(50));
+    let left =
+        Comparison::of(&passed, &many(&worse, CaseStatus::LeftRecord), DEFAULT_SEED).expect("same mode");
+    assert_eq!((left.unpaired_count, left.unpaired.len(), left.pairs), (2_500, Comparison::MOST_NAMED, 0));
+    assert_eq!(left.verdict(), Verdict::Unknown);
+    let mut changed = passed.clone();
+    changed.results.iter_mut().for_each(|result| result.digest = "other".to_owned());
+    let changed = Comparison::of(&passed, &changed, DEFAULT_SEED).expect("same mode");
+    assert_eq!((changed.changed_count, changed.changed.len()), (2_500, Comparison::MOST_NAMED));
+    assert!(changed.to_string().contains("c19, and 2480 more"), "{changed}");
 }
 
 /// Against the sum of binomial coefficients.
@@ -187,5 +240,30 @@ fn the_exact_test_is_exact() {
         let sum: f64 = (0..=fewer).map(choose).sum();
         let exact = (2.0 * sum / 2_f64.powi(i32::try_from(all).unwrap())).min(1.0);
         assert!((exact_mcnemar(wins, losses) - exact).abs() < 1e-9, "{wins} {losses}");
+    }
+}
+
+/// A law: no two turns of an app have one name, whatever slashes their ids have, and a name has the ids.
+#[tokio::test]
+async fn names_of_cases_are_those_of_one_turn() {
+    let agent = clerk(Variation::None, &Executions::default()).build().expect("a valid agent");
+    let runner = Runner::builder(agent, MemoryStore::new()).build();
+    let mut names = std::collections::BTreeSet::new();
+    let ids = [
+        ("a", "b/c"),
+        ("a/b", "c"),
+        ("a%2Fb", "c"),
+        ("a%252Fb", "c"),
+        ("a", "b%2Fc"),
+        ("a%", "b"),
+        ("a", "%/b"),
+    ];
+    for (user, id) in ids {
+        let session = runner.session(user, id).await.expect("a new session");
+        session.run("how many stalls has area 3").await.expect("the run ends");
+        let case = Case::taken_from(&session, None).await.expect("a turn that suits");
+        let parts = CaseSource::parse_case_name(&case.name);
+        assert_eq!(parts, Some((user.to_owned(), id.to_owned(), 1)));
+        assert!(names.insert(case.name.clone()), "{}", case.name);
     }
 }

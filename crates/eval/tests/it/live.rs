@@ -246,7 +246,7 @@ fn prices_and_measures_are_in_the_head_of_a_report() {
     assert_eq!(head(prices.clone()).options.keys().collect::<Vec<_>>(), ["measured", "prices"]);
     let interrupted = Report::new(head(prices), Vec::new());
     let error =
-        Experiment::new(&agent).prices(other).measured().continuing(interrupted).expect_err("other prices");
+        Experiment::new(&agent).prices(other).measured().continuing(&interrupted).expect_err("other prices");
     assert!(error.to_string().ends_with("option `prices` changed"), "{error}");
 }
 
@@ -263,6 +263,13 @@ async fn recorded_turns_are_evaluated_without_a_candidate() {
     assert_eq!(experiment.run_case(&of("area 4")).await.status, CaseStatus::Failed);
     let written = Case::new("a", "hello").expect(Expectation::Answered);
     assert_eq!(experiment.run_case(&written).await.status, CaseStatus::Skipped);
+    // The record, compared with itself, says nothing.
+    for expectation in Expectation::of_record().into_iter().chain([Expectation::RecordedText]) {
+        let result = experiment.run_case(&case.clone().expect(expectation)).await;
+        assert_eq!(result.status, CaseStatus::Skipped, "{}", result.why());
+        assert!(result.why().starts_with("nothing is expected of it beside its own record"));
+    }
+    assert_eq!(experiment.run_case(&case).await.status, CaseStatus::Skipped);
 }
 
 #[test]

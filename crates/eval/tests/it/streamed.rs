@@ -66,7 +66,7 @@ fn faults_of_a_data_set_name_the_line() {
     };
     let good = r#"{"name":"a","say":"hello"}"#;
     let error = read(&format!("{good}\n\n{{\"name\":\"b\"")).expect("the third line is cut");
-    assert!(error.starts_with("invalid case at line 3: "), "{error}");
+    assert!(error.starts_with("invalid case at line 3, column "), "{error}");
     assert_eq!(
         read(&format!("{good}\n{good}")).expect("two have one name"),
         "duplicate case `a`; names must be unique in a data set"
@@ -77,4 +77,44 @@ fn faults_of_a_data_set_name_the_line() {
     );
     let pattern = r#"{"name":"a","say":"hello","expect":[{"text_matches":"("}]}"#;
     assert!(read(pattern).expect("the pattern is invalid").contains("invalid regular expression `(`"));
+}
+
+/// A sink that counts what is written into it.
+#[cfg(target_os = "linux")]
+struct Counting(u64);
+
+#[cfg(target_os = "linux")]
+impl std::io::Write for Counting {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_export_needs_no_more_memory_for_more_cases() {
+    use stepfold_eval::{DataSetFormat, LeftOut};
+
+    for format in [DataSetFormat::PydanticEvals, DataSetFormat::AdkEvalSet] {
+        let write = |count| {
+            let cases = DataSet::from_json_lines(BufReader::new(Lines { next: 0, count, line: Vec::new() }));
+            let mut sink = Counting(0);
+            let written = format.write_to(&mut sink, "areas", cases).expect("the cases are valid");
+            let is_adk = format == DataSetFormat::AdkEvalSet;
+            assert_eq!((written.content, written.left_out.count()), (count, if is_adk { count } else { 0 }));
+            assert!(written.left_out.lines().len() <= LeftOut::MOST);
+            sink.0
+        };
+        write(1_000);
+        let before = resident();
+        assert!(write(30_000) > 12 << 20);
+        let grown = resident().saturating_sub(before);
+        // Of what is left out the first lines are kept.
+        assert!(grown < 12 * 1024, "{format}: grown by {grown} KiB");
+    }
 }

@@ -106,11 +106,13 @@ pub(crate) use {cases, ensure, ensure_eq, ensure_error};
 pub(crate) struct CaseContext {
     pub(crate) store: AnyStore,
     pub(crate) app: String,
+    /// Whether the list of sessions contains beginnings of messages.
+    pub(crate) lists_messages: bool,
 }
 
 impl CaseContext {
-    pub(crate) fn new(store: AnyStore, app: String) -> Self {
-        CaseContext { store, app }
+    pub(crate) fn new(store: AnyStore, app: String, lists_messages: bool) -> Self {
+        CaseContext { store, app, lists_messages }
     }
 
     /// A session of alice, which need not be there.

@@ -35,6 +35,7 @@ pub struct StoreExam<F> {
     has_branches: bool,
     has_budgets: bool,
     has_erasure: bool,
+    lists_messages: bool,
 }
 
 impl<F> fmt::Debug for StoreExam<F> {
@@ -54,6 +55,7 @@ impl<F> StoreExam<F> {
             has_branches: true,
             has_budgets: true,
             has_erasure: true,
+            lists_messages: true,
         }
     }
 
@@ -90,6 +92,14 @@ impl<F> StoreExam<F> {
         self
     }
 
+    /// Expects that a list of sessions finds them by their ids only, and never by the beginning of the first message: for
+    /// stores that seal content.
+    #[must_use]
+    pub fn without_listed_messages(mut self) -> Self {
+        self.lists_messages = false;
+        self
+    }
+
     /// Runs every case.
     pub async fn run<S: SessionStore>(self) -> StoreExamReport
     where
@@ -105,7 +115,7 @@ impl<F> StoreExam<F> {
                 Ok(store) => {
                     // NOTE: an app for each case, so that cases of one database do not see each other's sessions.
                     let app = format!("{}-{}", self.name, case.name);
-                    (case.run)(CaseContext::new(AnyStore::new(store), app)).await
+                    (case.run)(CaseContext::new(AnyStore::new(store), app, self.lists_messages)).await
                 }
                 Err(error) => Err(CaseFault::from(error)),
             };

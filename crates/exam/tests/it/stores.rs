@@ -1,8 +1,13 @@
 //! Our own stores take the exam.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use stepfold_exam::{StoreExam, StoreExamReport};
 use stepfold_session_scopes::{
-    Durability, MemoryStore, PostgresStore, SessionStore, SqliteOptions, SqliteStore, WatchStore,
+    Durability, KeyFile, MemoryKeyRing, MemoryStore, PostgresOptions, PostgresStore, SessionStore,
+    SqliteOptions, SqliteStore, WatchStore, WrappingKey,
 };
 
 use crate::pgbouncer::Pooler;
@@ -34,12 +39,56 @@ async fn sqlite_that_does_not_flush() {
     check(StoreExam::new("sqlite", async || Ok(store.clone())).run().await);
 }
 
+/// A store with a key ring is a store: all laws hold for sealed content.
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_with_a_key_ring() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("sessions.db")).key_ring(Arc::new(ring()));
+    let store = options.open().unwrap();
+    check(StoreExam::new("sealed", async || Ok(store.clone())).without_listed_messages().run().await);
+}
+
+/// A ring whose keys are numbers.
+fn ring() -> MemoryKeyRing {
+    let drawn = AtomicU8::new(0);
+    MemoryKeyRing::new("exam", move |bytes: &mut [u8]| {
+        bytes.fill(drawn.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres() {
     let Some(server) = server() else { return };
     let url = server.database("contract").await;
     let store = PostgresStore::open(url).await.unwrap();
     check(StoreExam::new("postgres", async || Ok(store.clone())).run().await);
+}
+
+/// A store with a ring in a file, over PostgreSQL and through a pooler of it, in which only transactions have settings.
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_with_a_key_ring_in_a_file() {
+    let Some(server) = server() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let url = server.database("sealed_contract").await;
+    let pooled = server.database("sealed_pooled").await;
+    let pooler = Pooler::start(&pooled, "transaction", 5);
+    let pooled = pooler.as_ref().map(|pooler| pooler.url(&pooled));
+    for (number, url) in [Some(url), pooled].into_iter().flatten().enumerate() {
+        let ring = key_file(&folder.path().join(format!("ring{number}.json")));
+        let store = PostgresOptions::new(url).key_ring(Arc::new(ring)).open().await.unwrap();
+        let exam = StoreExam::new("sealed", async || Ok(store.clone())).without_listed_messages();
+        check(exam.run().await);
+    }
+}
+
+fn key_file(path: &Path) -> KeyFile {
+    let drawn = AtomicU8::new(0);
+    let random = move |bytes: &mut [u8]| {
+        bytes.fill(drawn.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    };
+    KeyFile::open(path, vec![WrappingKey::new(&"k".repeat(32)).unwrap()], random).unwrap()
 }
 
 /// All laws of a store, over a pooler with few connections and with one.

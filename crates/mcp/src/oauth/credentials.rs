@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rmcp::transport::auth::{
     AuthError, CredentialRefreshGuard, CredentialStore as RmcpCredentialStore, StoredCredentials,
@@ -230,11 +231,37 @@ impl CredentialStore for CredentialFile {
 
     fn lock(&self) -> Result<Box<dyn Any + Send>, BoxError> {
         let locked = || {
-            let (_, file) = self.create(".lock")?;
-            file.lock()?;
-            io::Result::Ok(file)
+            let (path, file) = self.create(".lock")?;
+            wait_for_lock(&file, &path, LOCK_TIMEOUT).map(|()| file)
         };
         Ok(Box::new(locked().map_err(|error| self.failed("locked", &error))?))
+    }
+}
+
+/// The time for which a process waits for another one that refreshes the token.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The time between two attempts to get the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Locks a file, and waits for another process, at most so long: a stopped process never lets go of it.
+fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> io::Result<()> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if waited < timeout => {
+                std::thread::sleep(LOCK_PAUSE);
+                waited += LOCK_PAUSE;
+            }
+            Err(TryLockError::WouldBlock) => {
+                let path = path.display();
+                let why =
+                    format!("another process holds {path} for longer than {timeout:?}, and may be stopped");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+        }
     }
 }
 
@@ -325,5 +352,19 @@ mod tests {
         let read: OAuthCredentials = serde_json::from_str(&newer).unwrap();
         let error = read.stored().unwrap_err().to_string();
         assert_eq!(error, "unknown version 2 of stored credentials: sign in again");
+    }
+
+    #[test]
+    fn a_lock_that_is_held_for_ever_is_an_error_that_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens.lock");
+        let (held, other) = (File::create(&path).unwrap(), File::create(&path).unwrap());
+        let short = Duration::from_millis(30);
+        wait_for_lock(&held, &path, short).unwrap();
+        let error = wait_for_lock(&other, &path, short).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("tokens.lock for longer than 30ms"), "{error}");
+        drop(held);
+        wait_for_lock(&other, &path, Duration::ZERO).unwrap();
     }
 }

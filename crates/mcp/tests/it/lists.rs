@@ -1,6 +1,7 @@
 //! The lists of a server, and their changes.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stepfold_mcp::{ApprovedTools, McpError, McpServer, ServerLimits};
@@ -136,10 +137,19 @@ async fn changed(server: &McpServer) -> Tools {
 
 #[tokio::test]
 async fn a_changed_tool_is_asked_about_with_the_difference_until_it_is_approved() {
-    let server = peer("plain").build().unwrap();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let server = peer("plain").on_approved(move |approved| keep.lock().unwrap().push(approved.clone()));
+    let server = server.build().unwrap();
     let before = changed(&server).await;
+    assert_eq!(kept.lock().unwrap().len(), 1, "the first list");
     let after = offered(&server).await;
     assert!(asks(&after, "echo") && !asks(&after, "other"));
+    let listing = |tools: &Tools, name: &str| tools.get(name).unwrap().listing().unwrap().clone();
+    assert_eq!(listing(&before, "echo").change, None);
+    assert_ne!(listing(&before, "echo").digest, listing(&after, "echo").digest);
+    assert_eq!(listing(&before, "other"), listing(&after, "other"));
+    assert!(listing(&after, "echo").change.unwrap().contains("id_rsa"));
     let changes = server.changes().await.unwrap();
     expect_test::expect![[r#"
         --- approved
@@ -164,6 +174,8 @@ async fn a_changed_tool_is_asked_about_with_the_difference_until_it_is_approved(
     assert_eq!(line_of(&call_with(&after, "echo", json!({"text": "x"})).await), "Succeeded: x");
     assert!(!asks(&offered(&server).await, "echo"));
     assert_eq!(server.changes().await.unwrap(), []);
+    assert_eq!(kept.lock().unwrap().last(), server.approved().as_ref());
+    assert_eq!(kept.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@
 //! an earlier request is not repeated (`after`).
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,6 +61,12 @@ pub enum CassetteError {
         /// The fault.
         message: String,
     },
+    /// The file to record into is another one, which the recording would replace.
+    #[error("file {path} is not a cassette: it would be replaced; name another file, or delete it")]
+    NotACassette {
+        /// The file.
+        path: PathBuf,
+    },
     /// The model to record could not be built.
     #[error("model to record could not be built: {0}")]
     Model(ModelError),
@@ -90,6 +96,25 @@ pub(super) fn read(path: &Path) -> Result<CassetteContents, CassetteError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| CassetteError::Read { path: path.to_owned(), source })?;
     parse(&text).map_err(|(line, message)| CassetteError::Format { path: path.to_owned(), line, message })
+}
+
+/// Refuses a file that is there and is not a cassette: a recording would replace it.
+pub(super) fn check_replaceable(path: &Path) -> Result<(), CassetteError> {
+    let wrong = |source| CassetteError::Write { path: path.to_owned(), source };
+    let found = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(wrong)?,
+    };
+    let mut beginning = Vec::new();
+    // NOTE: Only a regular file is opened: the opening of a pipe waits for its writer.
+    if found.is_file() {
+        let file = std::fs::File::open(path).map_err(wrong)?;
+        file.take(HEADER.len() as u64).read_to_end(&mut beginning).map_err(wrong)?;
+    }
+    match (found.is_file(), HEADER.as_bytes().starts_with(&beginning)) {
+        (true, true) => Ok(()),
+        _ => Err(CassetteError::NotACassette { path: path.to_owned() }),
+    }
 }
 
 pub(super) fn write(path: &Path, contents: &CassetteContents) -> Result<(), CassetteError> {

@@ -78,9 +78,10 @@ impl Cassette {
     /// Calls the model, and replaces the file with the recording.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or is there and is not a cassette.
     pub fn record(path: impl AsRef<Path>, model: impl ChatModel + 'static) -> Result<Self, CassetteError> {
         let contents = CassetteContents { id: model.id().to_owned(), exchanges: Vec::new() };
+        file::check_replaceable(path.as_ref())?;
         file::write(path.as_ref(), &contents)?;
         Ok(Cassette::of(path.as_ref(), contents, Some(Arc::new(model))))
     }
@@ -202,12 +203,15 @@ impl CassetteInner {
         });
         let path = self.path.display();
         let message = match closest {
-            None => format!("cassette {path} is empty"),
+            None => format!("cassette {path} is empty; record it first"),
             Some((index, _, text)) if text == requested => {
-                format!("cassette {path}: request {index} was already replayed")
+                format!(
+                    "cassette {path}: request {index} was already replayed; record it again with all its requests"
+                )
             }
             Some((index, _, text)) => format!(
-                "unknown request in cassette {path}; closest is number {index} (- recorded, + requested):{}",
+                "unknown request in cassette {path}: record it again if the instructions, the tools or the model have changed on purpose; closest is \
+                 number {index} (- recorded, + requested):{}",
                 diff::diff(&text, &requested)
             ),
         };

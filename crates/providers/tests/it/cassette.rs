@@ -144,7 +144,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         changed,
         expect![[r#"
-        invalid request (cassette, model openai/gpt): unknown request in cassette PATH; closest is number 4 (- recorded, + requested):
+        invalid request (cassette, model openai/gpt): unknown request in cassette PATH: record it again if the instructions, the tools or the model have changed on purpose; closest is number 4 (- recorded, + requested):
               "params": {
           -     "temperature": 0.5
           +     "temperature": 0.7
@@ -153,7 +153,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         request("user: which area?\nuser: now!").with_tools(requests()[0].tools.clone()),
         expect![[r#"
-        invalid request (cassette, model openai/gpt): unknown request in cassette PATH; closest is number 1 (- recorded, + requested):
+        invalid request (cassette, model openai/gpt): unknown request in cassette PATH: record it again if the instructions, the tools or the model have changed on purpose; closest is number 1 (- recorded, + requested):
             user:      which area?
           + user:      now!
     "#]],
@@ -162,7 +162,7 @@ fn a_mismatch_shows_the_difference() {
     check(
         requests().remove(0),
         expect![[r#"
-        invalid request (cassette, model openai/gpt): cassette PATH: request 1 was already replayed
+        invalid request (cassette, model openai/gpt): cassette PATH: request 1 was already replayed; record it again with all its requests
     "#]],
     );
 }

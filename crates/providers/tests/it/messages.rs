@@ -34,6 +34,7 @@ fn cassettes() -> Vec<CassetteError> {
             line: 3,
             message: "unexpected section `x`".to_owned(),
         },
+        CassetteError::NotACassette { path: "a.cassette".into() },
         CassetteError::Model(model_error()),
     ]
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, EventKind};
-use stepfold_session_scopes::{CommittedEvent, EventRange, FindTagged, Session, SessionStore, Timestamp};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, FindTagged, InvocationId, Session, SessionStore, Timestamp,
+};
 
 use crate::access::session_access::SessionAccess;
 use crate::error::RunnerError;
 use crate::record::events::{decision_tag, loop_event, request_tag};
-use crate::session::decision_reply::{DecisionReceipt, receipt};
+use crate::session::decision_reply::DecisionReceipt;
 
 /// The number of events in which decisions and edits are listed.
 pub(crate) const MAX_LISTED_EVENTS: usize = 4_096;
@@ -29,23 +31,33 @@ pub struct RecordedDecision {
     pub version: u64,
     /// The time of storage.
     pub at: Timestamp,
+    /// The invocation that began the run.
+    pub invocation: InvocationId,
+}
+
+/// An event with decisions.
+struct DecidedEvent {
+    kind: EventKind,
+    version: u64,
+    at: Timestamp,
+    invocation: InvocationId,
 }
 
 /// Compares new decisions with a recorded event: the receipt if they are the same, an error if they conflict,
 /// `None` if they are unrelated.
 fn match_decisions(
     new: &Decisions,
-    kind: &EventKind,
-    version: u64,
+    recorded: &DecidedEvent,
 ) -> Option<Result<DecisionReceipt, DecisionError>> {
+    let DecidedEvent { kind, version, invocation, .. } = recorded;
     let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { return None };
     if new.idempotency_key.is_some() && new.idempotency_key == *idempotency_key {
         let is_same = decisions.len() == new.decisions.len()
             && decisions.iter().all(|decided| new.decisions.contains(decided));
-        return Some(match (is_same, &new.idempotency_key) {
-            (false, Some(key)) => Err(DecisionError::KeyReused { idempotency_key: key.clone() }),
-            _ => Ok(receipt(decisions.iter().map(|(id, _)| id.clone()), by.clone(), version)),
-        });
+        if let (false, Some(key)) = (is_same, &new.idempotency_key) {
+            return Some(Err(DecisionError::KeyReused { idempotency_key: key.clone() }));
+        }
+        return DecisionReceipt::of(kind, *version, invocation).map(Ok);
     }
     let (id, decision) =
         decisions.iter().find(|(id, _)| new.decisions.iter().any(|(other, _)| other == id))?;
@@ -76,14 +88,15 @@ impl SessionAccess {
     fn match_recorded(
         &self,
         decisions: &Decisions,
-        recorded: Vec<(EventKind, u64, Timestamp)>,
+        recorded: Vec<DecidedEvent>,
     ) -> Option<Result<DecisionReceipt, RunnerError>> {
         let mut refused = None;
-        for (kind, version, at) in recorded {
-            match match_decisions(decisions, &kind, version) {
+        for recorded in recorded {
+            match match_decisions(decisions, &recorded) {
                 Some(Ok(receipt)) => return Some(Ok(receipt)),
                 Some(Err(error)) => {
-                    refused.get_or_insert_with(|| RunnerError::decided_before(&self.local.key, error, at));
+                    let key = &self.local.key;
+                    refused.get_or_insert_with(|| RunnerError::decided_before(key, error, recorded.at));
                 }
                 None => {}
             }
@@ -125,11 +138,12 @@ impl SessionAccess {
         events: impl IntoIterator<Item = &'a CommittedEvent>,
     ) -> Result<Vec<RecordedDecision>, RunnerError> {
         let mut recorded = Vec::new();
-        for (kind, version, at) in self.decided(events)? {
+        for DecidedEvent { kind, version, at, invocation } in self.decided(events)? {
             let EventKind::Decided { decisions, by, idempotency_key, .. } = kind else { continue };
             recorded.extend(decisions.into_iter().map(|(request, decision)| {
-                let (by, idempotency_key) = (by.clone(), idempotency_key.clone());
-                RecordedDecision { request, decision, by, idempotency_key, version, at }
+                let (by, idempotency_key, invocation) =
+                    (by.clone(), idempotency_key.clone(), invocation.clone());
+                RecordedDecision { request, decision, by, idempotency_key, version, at, invocation }
             }));
         }
         Ok(recorded)
@@ -139,11 +153,13 @@ impl SessionAccess {
     fn decided<'a>(
         &self,
         events: impl IntoIterator<Item = &'a CommittedEvent>,
-    ) -> Result<Vec<(EventKind, u64, Timestamp)>, RunnerError> {
+    ) -> Result<Vec<DecidedEvent>, RunnerError> {
         let events = events.into_iter().filter(|it| it.event.kind.as_str() == "decided");
         let read = events.filter_map(|committed| {
             let event = loop_event(&self.local.key, committed).transpose()?;
-            Some(event.map(|event| (event.kind, committed.version, committed.event.at)))
+            let (version, at) = (committed.version, committed.event.at);
+            let invocation = committed.event.invocation.clone();
+            Some(event.map(|event| DecidedEvent { kind: event.kind, version, at, invocation }))
         });
         read.collect()
     }

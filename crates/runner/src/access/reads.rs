@@ -119,6 +119,10 @@ impl SessionAccess {
         if self.pin(&mut history).await {
             return Ok(None);
         }
+        // A key that the schema no longer has is not among the values that are kept.
+        if history.lacks_keys_of(&self.program(&history).agent) {
+            return Ok(None);
+        }
         history.values = Some(values);
         Ok(Some((Arc::new(history), session)))
     }

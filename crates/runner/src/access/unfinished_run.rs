@@ -44,6 +44,8 @@ pub(crate) struct UnfinishedRun {
 /// The changes of an agent beside an unfinished run.
 #[derive(Default)]
 pub(crate) struct CheckedUpgrade {
+    /// The version of the session.
+    pub(crate) version: u64,
     pub(crate) upgrade: AgentUpgrade,
     /// Whether the run continues with the agent that it began with.
     pub(crate) is_pinned: bool,
@@ -111,6 +113,19 @@ impl SessionAccess {
         }
     }
 
+    /// Why a recovery leaves the last run to another version of the agent, which has taken it over from this one: both would take it
+    /// from each other for ever. A caller may still continue it, and so may a runner that continues runs
+    /// [always](WhenChanged::Always).
+    pub(crate) fn left_to_other(&self, history: &SessionHistory) -> Option<RunnerError> {
+        let agent = &self.program(history).agent;
+        if self.when_changed != WhenChanged::Compatible || !history.was_taken_from(agent) {
+            return None;
+        }
+        let changes = history.changes(agent).join("; ");
+        let changes = vec![format!("another version of the agent has taken the run over ({changes})")];
+        Some(RunnerError::new(&self.local.key, RunnerErrorKind::AgentChanged { changes }))
+    }
+
     /// Why the agent that the last run is pinned to cannot be loaded, if it cannot.
     fn broken(&self, history: &SessionHistory) -> Option<RunnerError> {
         let PinnedAgent::Broken { digest, source } = &history.pinned else { return None };
@@ -160,6 +175,7 @@ impl SessionAccess {
         let is_known = pinned.pinned.known().is_some();
         let unreadable = if is_known { self.readable_run(&pinned, &session).err() } else { None };
         let mut checked = CheckedUpgrade {
+            version: session.version,
             is_pinned: is_known && unreadable.is_none(),
             agent: history.recorded_agent().map(|agent| agent.digest()),
             error: unreadable.or_else(|| self.broken(&pinned)),
@@ -178,19 +194,27 @@ impl SessionAccess {
     }
 
     /// Why the last run, which has not ended, cannot be continued by this agent, if it cannot. The session may have been read
-    /// without its values.
-    pub(crate) fn refused_agent(&self, history: &SessionHistory, session: &Session) -> Option<RunnerError> {
-        self.refuse_changed(history).err().or_else(|| {
-            if history.changes(&self.program(history).agent).is_empty()
-                || self.when_changed == WhenChanged::Always
-            {
-                return None;
+    /// without its values: of a changed agent they are read as well.
+    pub(crate) async fn stopped_by_agent(&self, history: Arc<SessionHistory>) -> Option<RunnerError> {
+        if history.changes(&self.program(&history).agent).is_empty() {
+            return self.refuse_changed(&history).err();
+        }
+        if let Some(left) = self.left_to_other(&history) {
+            return Some(left);
+        }
+        let (history, session) = match self.read_since(None, None).await {
+            Ok(read) => read,
+            Err(error) => return Some(error),
+        };
+        if history.has_ended() {
+            return None;
+        }
+        self.refuse_changed(&history).err().or_else(|| match self.readable_run(&history, &session) {
+            Ok(Some(run)) if self.when_changed != WhenChanged::Always => {
+                self.check_touched(&history, &session, &run).err()
             }
-            match self.restored_run(history, session) {
-                Ok(Some(run)) => self.check_touched(history, session, &run).err(),
-                Ok(None) => None,
-                Err(error) => Some(error),
-            }
+            Ok(_) => None,
+            Err(error) => Some(error),
         })
     }
 

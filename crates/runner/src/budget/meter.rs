@@ -2,6 +2,7 @@
 //! both in one commit.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,15 +10,17 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Event, EventKind, MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_session_scopes::{
-    BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionStore,
-    SettleOpen, SettleSpend, SpendAmounts, Timestamp, bounded_id,
+    AppendReservation, BudgetBalance, InvocationId, ReservationEnd, ReservationId, ReserveSpend,
+    SessionError, SessionStore, SettleOpen, SettleSpend, SpendAmounts, Timestamp, bounded_id,
 };
 use stepfold_state_core::chat::Usage;
 use tokio::time::{Instant, sleep};
 
-use super::policy::{CountedInput, MeteredReply, ReservedPart, Spender};
+use super::ahead::{AheadRequest, AppendSpend, NextRequest};
+use super::policy::{CountedInput, MeteredReply, RequestEstimate, ReservedPart, Spender};
 use crate::access::backoff::retried;
 use crate::core::runner_core::RunnerCore;
+use crate::error::RunnerError;
 use crate::session::local_session::LocalSession;
 
 /// The pauses between two attempts of a request that waits for a rate limit. The longest one is short, since requests that
@@ -29,11 +32,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 type RunPlace = Vec<usize>;
 
 /// A request under way.
-struct OpenRequest {
-    id: ReservationId,
-    model: Arc<str>,
-    parts: Arc<[ReservedPart]>,
-    at: Timestamp,
+pub(super) struct OpenRequest {
+    pub(super) id: ReservationId,
+    pub(super) model: Arc<str>,
+    pub(super) parts: Arc<[ReservedPart]>,
+    pub(super) at: Timestamp,
     /// Whether the store has answered that it is reserved. It is not sent before.
     is_admitted: bool,
 }
@@ -47,12 +50,22 @@ impl OpenRequest {
 }
 
 /// The requests of a run. A request is *open* until its end; the settlement of a reply is *due* until the commit of its
-/// event; all others are stored immediately, and kept while the store cannot be reached.
+/// event; all others are *late* until they are stored. One is reserved *ahead*, by the append before it.
 #[derive(Default)]
 struct MeteredRequests {
     open: HashMap<RunPlace, OpenRequest>,
     due: HashMap<RunPlace, SettleSpend>,
     late: Vec<SettleSpend>,
+    ahead: Option<AheadRequest>,
+}
+
+/// The inputs of the last requests, so that a growing conversation is counted once.
+#[derive(Default)]
+struct CountedInputs {
+    /// The last request at each place.
+    by_place: HashMap<RunPlace, CountedInput>,
+    /// The request that was reserved ahead. Its messages are those that are stored, also where the model is shown originals.
+    ahead: Option<CountedInput>,
 }
 
 pub(crate) struct RunMeter {
@@ -60,8 +73,7 @@ pub(crate) struct RunMeter {
     local: Arc<LocalSession>,
     run: InvocationId,
     requests: Mutex<MeteredRequests>,
-    /// The input of the last request at each place.
-    counted: Mutex<HashMap<RunPlace, CountedInput>>,
+    counted: Mutex<CountedInputs>,
     /// Whether the run has reserved before.
     has_reserved: AtomicBool,
 }
@@ -106,8 +118,90 @@ impl RunMeter {
         Ok(())
     }
 
+    /// The part of an append that stores this event: it settles the reply that the event records, and reserves for the request
+    /// that follows, or keeps what is reserved for it.
+    pub(crate) fn with_append(&self, event: &Event, next: Option<NextRequest>) -> AppendSpend {
+        let settled: Vec<SettleSpend> = self.settlement(event).into_iter().collect();
+        let mut spend = AppendSpend { settled, reserved: None };
+        let next = next.filter(|_| self.runner.store.reserves_with_appends());
+        let next = next.and_then(|next| {
+            let last = self.last_input();
+            let next = next.with_tools_of(last.as_ref());
+            let input =
+                next.as_ref().map(|next| self.runner.budgets.count_input(&next.request, last.as_ref()));
+            let tokens = input.as_ref().map_or(0, CountedInput::tokens);
+            self.counted().ahead = input.or(last);
+            next.map(|next| (next, tokens))
+        });
+        let now = self.runner.clock.now();
+        if let Some(ahead) = &self.requests().ahead
+            && let Some((next, input)) = &next
+            && ahead.covers(next.metered(), *input, now)
+        {
+            return spend;
+        }
+        self.release_ahead(&mut spend);
+        spend.reserved = next.and_then(|(next, input)| self.plan_ahead(&next, input, now));
+        spend
+    }
+
+    /// Releases what is reserved for a request that is not the next one, with an append.
+    fn release_ahead(&self, spend: &mut AppendSpend) {
+        let requests = &mut *self.requests();
+        let released = requests.ahead.take().map(|ahead| ahead.released());
+        requests.late.extend(released.clone());
+        spend.settled.extend(released);
+    }
+
+    /// The reservation of the next request. An error is left to the ordinary one.
+    fn plan_ahead(&self, next: &NextRequest, input: u64, now: Timestamp) -> Option<ReserveSpend> {
+        let request = next.metered();
+        let RequestEstimate { estimate, parts } =
+            self.runner.budgets.estimate((request, input), self.spender(), now).ok()?;
+        let (reserve, open) = self.reservation(request.model, (&parts.into(), estimate), now).ok()?;
+        self.requests().ahead = Some(AheadRequest::new(open, &next.request, input));
+        Some(reserve)
+    }
+
+    /// Notes the result of an append. Without one, it is unknown whether the next request is reserved.
+    pub(crate) fn stored(&self, spend: &AppendSpend, reservation: Option<&AppendReservation>) {
+        let requests = &mut *self.requests();
+        requests.due.retain(|_, due| !spend.ends(&due.id));
+        requests.late.retain(|late| !spend.ends(&late.id));
+        match (reservation, &mut requests.ahead) {
+            (Some(AppendReservation::Made(balances)), Some(ahead)) if spend.reserved.is_some() => {
+                ahead.is_reserved = true;
+                self.has_reserved.store(true, Ordering::SeqCst);
+                self.warn(&ahead.open.parts, balances);
+            }
+            (Some(AppendReservation::Refused), ahead) if spend.reserved.is_some() => *ahead = None,
+            _ => {}
+        }
+    }
+
+    /// Admits a request with what is reserved ahead, if that covers it; what does not is released.
+    async fn admit_ahead(&self, request: MeteredRequest<'_>, input: u64) -> bool {
+        if !request.place.is_empty() {
+            return false;
+        }
+        let now = self.runner.clock.now();
+        let released = {
+            let requests = &mut *self.requests();
+            match requests.ahead.take() {
+                None => return false,
+                Some(ahead) if ahead.covers(request, input, now) => {
+                    requests.open.insert(Vec::new(), OpenRequest { is_admitted: true, ..ahead.open });
+                    return true;
+                }
+                Some(ahead) => ahead.released(),
+            }
+        };
+        self.settle(released).await;
+        false
+    }
+
     /// The settlement of the reply that an event records, if it records one.
-    pub(crate) fn settlement(&self, event: &Event) -> Option<SettleSpend> {
+    fn settlement(&self, event: &Event) -> Option<SettleSpend> {
         let (mut place, mut event) = (Vec::new(), event);
         while let EventKind::Inner { place: inside, event: inner } = &event.kind {
             place.push(*inside);
@@ -121,19 +215,15 @@ impl RunMeter {
         }
     }
 
-    /// The event with this settlement is stored.
-    pub(crate) fn stored(&self, settled: &SettleSpend) {
-        self.requests().due.retain(|_, due| due.id != settled.id);
-    }
-
-    /// Ends what is left when the run has stopped: requests without a reply count as their estimates, and replies whose
-    /// commit failed as what they were.
+    /// Ends what is left when the run has stopped: requests without a reply count as their estimates, replies whose
+    /// commit failed as what they were, and a request that was reserved ahead and not sent as nothing.
     pub(crate) async fn finish(&self) {
         let left: Vec<SettleSpend> = {
-            let MeteredRequests { open, due, late } = &mut *self.requests();
+            let MeteredRequests { open, due, late, ahead } = &mut *self.requests();
+            let ahead = ahead.take().map(|ahead| ahead.released());
             let open = open.drain().map(|(_, open)| open.lost());
             let due = due.drain().map(|(_, due)| due);
-            open.chain(due).chain(late.drain(..)).collect()
+            open.chain(due).chain(ahead).chain(late.drain(..)).collect()
         };
         for end in left {
             self.settle(end).await;
@@ -141,9 +231,13 @@ impl RunMeter {
     }
 
     async fn settle(&self, end: SettleSpend) {
-        if let Err(error) = retried(|| self.runner.store.settle(end.clone())).await {
-            tracing::warn!(session = %self.local.key, %error, "a reservation could not be settled");
-            self.requests().late.push(end);
+        // NOTE: noted before the store is asked: a run that is dropped meanwhile settles it at its end.
+        self.requests().late.push(end.clone());
+        match retried(|| self.runner.store.settle(end.clone())).await {
+            Ok(_) => self.requests().late.retain(|late| late.id != end.id),
+            Err(error) => {
+                tracing::warn!(session = %self.local.key, %error, "a reservation could not be settled");
+            }
         }
     }
 
@@ -151,6 +245,9 @@ impl RunMeter {
     async fn reserve(&self, request: MeteredRequest<'_>) -> Result<(), MeterError> {
         self.settle_left_at(request.place).await;
         let (began, input) = (Instant::now(), self.count_input(request));
+        if self.admit_ahead(request, input).await {
+            return Ok(());
+        }
         loop {
             let now = self.runner.clock.now();
             let estimate = self.runner.budgets.estimate((request, input), self.spender(), now)?;
@@ -173,19 +270,53 @@ impl RunMeter {
         }
     }
 
+    fn counted(&self) -> MutexGuard<'_, CountedInputs> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The input with which the next request of the outermost run begins, as far as it was counted.
+    fn last_input(&self) -> Option<CountedInput> {
+        let counted = &mut *self.counted();
+        counted.ahead.take().or_else(|| counted.by_place.get(&[] as &[usize]).cloned())
+    }
+
     fn count_input(&self, request: MeteredRequest<'_>) -> u64 {
-        let last = {
-            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-            if counted.len() >= MAX_COUNTED && !counted.contains_key(request.place) {
-                counted.clear();
+        let (last, ahead) = {
+            let CountedInputs { by_place, ahead } = &mut *self.counted();
+            if by_place.len() >= MAX_COUNTED && !by_place.contains_key(request.place) {
+                by_place.clear();
             }
-            counted.remove(request.place)
+            let ahead =
+                ahead.as_ref().filter(|ahead| request.place.is_empty() && ahead.begins(request.request));
+            (by_place.remove(request.place), ahead.cloned())
         };
         // NOTE: outside of the lock, since a counter may take long.
-        let input = self.runner.budgets.count_input(request.request, last.as_ref());
+        let input = self.runner.budgets.count_input(request.request, ahead.or(last).as_ref());
         let tokens = input.tokens();
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(request.place.to_vec(), input);
+        self.counted().by_place.insert(request.place.to_vec(), input);
         tokens
+    }
+
+    /// A reservation of these parts, and its request.
+    fn reservation(
+        &self,
+        model: &str,
+        (parts, estimate): (&Arc<[ReservedPart]>, SpendAmounts),
+        now: Timestamp,
+    ) -> Result<(ReserveSpend, OpenRequest), SessionError> {
+        let key = &self.local.key;
+        let token = self.local.claim.token();
+        let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
+        let id = ReservationId::new(bounded_id(id))?;
+        let amounts = parts.iter().flat_map(ReservedPart::amounts_within_limit);
+        let mut reserve = ReserveSpend::new(id.clone(), key.clone(), model, estimate, now)
+            .under_claim(token, now.after(self.runner.claims.duration))
+            .with(amounts);
+        if !self.has_reserved.load(Ordering::SeqCst) {
+            reserve = reserve.settling_earlier_claims();
+        }
+        let (model, parts) = (model.into(), Arc::clone(parts));
+        Ok((reserve, OpenRequest { id, model, parts, at: now, is_admitted: false }))
     }
 
     async fn reserve_once(
@@ -194,19 +325,7 @@ impl RunMeter {
         (parts, estimate): (&Arc<[ReservedPart]>, SpendAmounts),
         now: Timestamp,
     ) -> Result<(), SessionError> {
-        let key = &self.local.key;
-        let token = self.local.claim.token();
-        let id = format!("{key}/{}.{}", token.unwrap_or_default(), self.runner.ids.next());
-        let id = ReservationId::new(bounded_id(id))?;
-        let amounts = parts.iter().flat_map(ReservedPart::amounts_within_limit);
-        let mut reserve = ReserveSpend::new(id.clone(), key.clone(), request.model, estimate, now)
-            .under_claim(token, now.after(self.runner.claims.duration))
-            .with(amounts);
-        if !self.has_reserved.load(Ordering::SeqCst) {
-            reserve = reserve.settling_earlier_claims();
-        }
-        let (model, parts_open) = (request.model.into(), Arc::clone(parts));
-        let open = OpenRequest { id, model, parts: parts_open, at: now, is_admitted: false };
+        let (reserve, open) = self.reservation(request.model, (parts, estimate), now)?;
         // NOTE: noted before the store is asked: a run that is dropped meanwhile releases it.
         self.requests().open.insert(request.place.to_vec(), open);
         match retried(|| self.runner.store.reserve(reserve.clone())).await {
@@ -306,5 +425,77 @@ impl RequestMeter for RunMeter {
             };
             self.settle(settled).await;
         })
+    }
+}
+
+/// Requests to models that no run of a session sends, such as those of an evaluation, in the budgets and rate limits of the
+/// session's runner: see [`SessionHandle::outside_requests`](crate::SessionHandle::outside_requests).
+#[derive(Clone)]
+pub struct OutsideRequests {
+    runner: Arc<RunnerCore>,
+    local: Arc<LocalSession>,
+}
+
+impl fmt::Debug for OutsideRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutsideRequests").field("session", &self.local.key).finish_non_exhaustive()
+    }
+}
+
+impl OutsideRequests {
+    /// `None` for a runner without budgets and rate limits. Settles what a killed process has left open.
+    pub(crate) async fn of(
+        runner: &Arc<RunnerCore>,
+        local: &Arc<LocalSession>,
+    ) -> Result<Option<Self>, SessionError> {
+        if !runner.budgets.has_limits() {
+            return Ok(None);
+        }
+        retried(|| runner.store.settle_open(SettleOpen::new(local.key.clone()))).await?;
+        Ok(Some(OutsideRequests { runner: Arc::clone(runner), local: Arc::clone(local) }))
+    }
+
+    /// The meter of one run outside of the session: each has the budgets of a run of its own.
+    ///
+    /// # Errors
+    /// When the runner's ids are invalid.
+    pub fn meter(&self) -> Result<Arc<dyn RequestMeter>, RunnerError> {
+        let id = InvocationId::new(self.runner.ids.next());
+        let run = id.map_err(|error| RunnerError::store(&self.local.key, error))?;
+        Ok(Arc::new(OutsideMeter(RunMeter::of(&self.runner, &self.local, &run))))
+    }
+}
+
+/// Settles each reply at once: no event of the session records it.
+struct OutsideMeter(Option<Arc<RunMeter>>);
+
+/// Ends what is left of a run that was dropped.
+impl Drop for OutsideMeter {
+    fn drop(&mut self) {
+        if let Some(meter) = self.0.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move { meter.finish().await });
+        }
+    }
+}
+
+impl RequestMeter for OutsideMeter {
+    fn admit<'a>(&'a self, request: MeteredRequest<'a>) -> BoxFuture<'a, Result<(), MeterError>> {
+        match &self.0 {
+            Some(meter) => meter.admit(request),
+            None => Box::pin(std::future::ready(Ok(()))),
+        }
+    }
+
+    fn end<'a>(&'a self, place: &'a [usize], end: RequestEnd<'a>) -> BoxFuture<'a, ()> {
+        let end = match end {
+            RequestEnd::Recorded { model, usage } => RequestEnd::Unrecorded { model, usage },
+            end => end,
+        };
+        match &self.0 {
+            Some(meter) => meter.end(place, end),
+            None => Box::pin(std::future::ready(())),
+        }
     }
 }

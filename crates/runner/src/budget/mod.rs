@@ -1,5 +1,6 @@
 //! Budgets of runs: what they allow, their windows, and the meter that reserves before each request to a model.
 
+mod ahead;
 mod meter;
 mod policy;
 mod rate;
@@ -7,6 +8,8 @@ mod report;
 mod status;
 mod window;
 
+pub(crate) use self::ahead::NextRequest;
+pub use self::meter::OutsideRequests;
 pub(crate) use self::meter::RunMeter;
 pub(crate) use self::policy::BudgetPolicies;
 pub use self::policy::{Budget, BudgetScope, WhenExhausted};

@@ -203,7 +203,7 @@ impl Budget {
 
     fn counter_of(&self, sharers: &[&str], at: Timestamp) -> Result<BudgetCounter, MeterError> {
         let window = self.window.at(at).map_err(refused)?;
-        let of_run = matches!(self.scope, BudgetScope::Run).then(|| at.after(KEPT_RUN));
+        let of_run = matches!(self.scope, BudgetScope::Run).then(|| end_of_day(at.after(KEPT_RUN)));
         let id = |name: &String| self.id(sharers, name).map_err(refused);
         let rolling = match &window.rolling {
             None => None,
@@ -225,8 +225,8 @@ impl Budget {
     /// The counter of this budget in a window.
     fn id(&self, sharers: &[&str], window: &str) -> Result<BudgetId, SessionError> {
         // NOTE: as JSON, so that no name can be taken for another one with separators in it.
-        let name = serde_json::json!([sharers, &*self.name, self.unit.as_str(), window]);
-        BudgetId::new(bounded_id(name.to_string()))
+        let name = json_of(&(sharers, &*self.name, self.unit.as_str(), window));
+        BudgetId::new(bounded_id(name))
     }
 
     pub(super) fn shared_by(&self, spender: Spender<'_>) -> String {
@@ -263,6 +263,7 @@ impl<'a> Spender<'a> {
 
 /// The counted input of a request. The next one of the same run begins with most of its messages, so that a long
 /// conversation is not counted again for each.
+#[derive(Clone)]
 pub(crate) struct CountedInput {
     messages: Transcript,
     tools: Arc<[ToolSpec]>,
@@ -272,6 +273,15 @@ pub(crate) struct CountedInput {
 }
 
 impl CountedInput {
+    pub(super) fn tools(&self) -> Arc<[ToolSpec]> {
+        Arc::clone(&self.tools)
+    }
+
+    /// Whether a request begins with all of its messages.
+    pub(super) fn begins(&self, request: &ChatRequest) -> bool {
+        request.messages.starts_with(&self.messages)
+    }
+
     pub(crate) const fn tokens(&self) -> u64 {
         self.in_messages.saturating_add(self.in_tools).saturating_add(self.in_format) as u64
     }
@@ -397,7 +407,7 @@ impl BudgetPolicies {
             |last| last.in_tools,
         );
         let (known, counted) = match last {
-            Some(last) if messages.starts_with(&last.messages) => (last.messages.len(), last.in_messages),
+            Some(last) if last.begins(request) => (last.messages.len(), last.in_messages),
             _ => (0, 0),
         };
         let new = messages.iter_from(known).map(|message: &Arc<Message>| self.counter.count(message));
@@ -496,6 +506,11 @@ impl ReservedPart {
         })
     }
 
+    /// The end of the window, or of its current part.
+    pub(crate) const fn until(&self) -> Option<Timestamp> {
+        self.counter.until
+    }
+
     /// The time until the window, or its current part, ends.
     pub(crate) fn time_left(&self, now: Timestamp) -> Duration {
         let micros = self.counter.until.map_or(0, |until| until.as_micros().saturating_sub(now.as_micros()));
@@ -522,6 +537,12 @@ impl ReservedPart {
             .warn_at
             .is_some_and(|share| is_beyond(sum, share) && !is_beyond(sum.saturating_sub(self.amount), share))
     }
+}
+
+/// The end of a day in UTC: a time that changes seldom, so that a request changes no index of the store.
+fn end_of_day(at: Timestamp) -> Timestamp {
+    const DAY: i64 = 24 * 3_600 * 1_000_000;
+    Timestamp::from_micros(at.as_micros().div_euclid(DAY).saturating_add(1).saturating_mul(DAY))
 }
 
 fn output_tokens(budget: &Budget, request: MeteredRequest<'_>) -> u64 {

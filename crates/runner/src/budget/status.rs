@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stepfold_agent_loop::MeterError;
+use stepfold_agent_loop::{ExhaustedBudget, MeterError};
 use stepfold_session_scopes::{
-    BudgetBalance, BudgetId, InvocationId, RaiseBudgets, ReadBudgets, SessionId, SessionStore as _,
-    Timestamp, UserId,
+    Author, BudgetBalance, BudgetId, BudgetRaise, InvocationId, ListRaises, RaiseBudgets, ReadBudgets,
+    SessionId, SessionKey, SessionStore as _, Timestamp, UserId,
 };
 
-use super::policy::{Budget, BudgetCounter, Spender};
+use super::policy::{Budget, BudgetCounter, BudgetScope, Spender};
 use crate::core::runner_core::Runner;
 use crate::error::{RunnerError, RunnerErrorKind};
 
@@ -103,7 +103,7 @@ impl Runner {
     /// use stepfold_agent_loop::Agent;
     /// use stepfold_agent_loop::test_kit::Script;
     /// use stepfold_runner::{Budget, BudgetScope, BudgetSpender, Runner};
-    /// use stepfold_session_scopes::{MemoryStore, UserId};
+    /// use stepfold_session_scopes::{Author, MemoryStore, UserId};
     ///
     /// # let model = Script::parse("assistant: area 3")?;
     /// let agent = Agent::builder(model).build()?;
@@ -115,8 +115,10 @@ impl Runner {
     /// let found = runner.budgets(&of_ada).await?;
     /// assert_eq!((found[0].shared_by.as_str(), found[0].spent, found[0].limit), ("user ada", 1, 2));
     /// // Ada may make ten requests, in every process on the store.
-    /// assert_eq!(runner.raise_budget(&of_ada, "trial", 10).await?.limit, 10);
+    /// assert_eq!(runner.raise_budget(&of_ada, "trial", 10, &Author::new("carol")?).await?.limit, 10);
     /// assert_eq!(runner.budgets(&of_ada).await?[0].limit, 10);
+    /// let raised = &runner.budget_raises(None).await?[0];
+    /// assert_eq!((raised.by.as_str(), raised.from, raised.to), ("carol", 2, 10));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # }).unwrap();
     /// ```
@@ -135,10 +137,28 @@ impl Runner {
         Ok(counters.into_iter().map(|(budget, counter)| status(budget, spender, &counter, &read)).collect())
     }
 
+    /// Whether the limit of the budget for which a run of a session waits is higher than the one that its question names.
+    pub(crate) async fn has_higher_limit(
+        &self,
+        question: &ExhaustedBudget,
+        key: &SessionKey,
+        run: &InvocationId,
+    ) -> bool {
+        let spender = BudgetSpender::new().user(key.user.clone()).session(key.id.clone()).run(run.clone());
+        let Ok(budgets) = self.budgets(&spender).await else { return false };
+        budgets.iter().any(|status| {
+            *status.budget.name == *question.budget
+                && status.shared_by == question.scope
+                && status.budget.unit == question.unit
+                && status.limit > question.limit
+        })
+    }
+
     /// Raises the limit of a budget, in its unit, for its current window: in every process on the store, from the next request
-    /// on. The next window has the budget's own limit; of a rolling window of hours, the raise ends after as many. A run that
-    /// waits for it is [resumed](crate::SessionHandle::resume), or continued by the next message. Raising it to the limit that
-    /// it was raised to before changes nothing.
+    /// on. The next window has the budget's own limit; of a rolling window of hours, the raise ends after as many. Runs that
+    /// wait for it are continued by a [recovery](Runner::recover) in any process with this budget, or when they are
+    /// [resumed](crate::SessionHandle::resume), or by the next message. Raising it to the limit that it was raised to before
+    /// changes nothing. Who raised it is [recorded](Runner::budget_raises).
     ///
     /// It changes nothing but the limit: a fork or an export of a session does not have it, and a rewind does not take it
     /// back. It is erased with its user.
@@ -151,6 +171,7 @@ impl Runner {
         of: &BudgetSpender,
         name: &str,
         limit: u64,
+        by: &Author,
     ) -> Result<BudgetStatus, RunnerError> {
         let mut known = self.budgets(of).await?;
         let Some(place) = known.iter().position(|status| *status.budget.name == *name) else {
@@ -172,8 +193,28 @@ impl Runner {
         let raise =
             RaiseBudgets::new(raised, limit).kept_until(counter.and_then(|counter| counter.kept_until));
         let limit = raise.limit;
+        let is_shared = matches!(status.budget.scope, BudgetScope::App | BudgetScope::Group(_));
+        let record = BudgetRaise::new(self.0.app.clone(), Arc::clone(&status.budget.name), by.clone(), at)
+            .of_user(of.user.clone().filter(|_| !is_shared))
+            .shared_by(status.shared_by.as_str(), status.budget.unit.as_str())
+            .limits(status.limit, limit);
+        let raise = raise.recorded(record);
         self.store().raise_budgets(raise).await.map_err(|error| self.failed(error))?;
         Ok(BudgetStatus { limit, ..status })
+    }
+
+    /// The raises of budgets through this app, newest first, at most 1,000: of a user's budgets, or of all. The record of a
+    /// raise goes with an erasure of the budget's user.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Store`], also of a store without budgets.
+    pub async fn budget_raises(&self, of: Option<&UserId>) -> Result<Vec<BudgetRaise>, RunnerError> {
+        let list = ListRaises::new().of_app(self.0.app.clone());
+        let list = match of {
+            Some(user) => list.of_user(user.clone()),
+            None => list,
+        };
+        self.store().raises(list).await.map_err(|error| self.failed(error))
     }
 
     /// The requests that did not fit into a budget since the runner was built, by the budget's name: their runs have paused or

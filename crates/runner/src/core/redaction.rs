@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stepfold_agent_loop::{
-    ContentRedactor, Decisions, Edit, Event, FeedError, Input, ModelView, Redact, Run, RunAnswer, RunBuilder,
+    ContentRedactor, Decision, Decisions, Edit, Event, FeedError, Input, ModelView, Redact, Run, RunAnswer,
+    RunBuilder,
 };
 
 use crate::core::runner_core::RunnerCore;
@@ -33,6 +34,14 @@ impl RunnerCore {
         match self.rules() {
             Some(rules) => decisions.clone().redacted(rules),
             None => decisions.clone(),
+        }
+    }
+
+    /// A decision as a record has it.
+    pub(crate) fn redacted_decision(&self, decision: Decision) -> Decision {
+        match self.rules() {
+            Some(rules) => decision.redacted(rules),
+            None => decision,
         }
     }
 

@@ -26,7 +26,8 @@ pub enum SessionChange {
         key: SessionKey,
         /// Its version after the last known event.
         version: u64,
-        /// Whether an invocation is running in it.
+        /// Whether an invocation is running in it. After the end of one, [`running`](crate::SessionHandle::running) agrees:
+        /// it names none, or the next one.
         is_running: bool,
     },
     /// These changes are unknown: the watcher was too slow, or another process made them. The list of sessions shows the

@@ -217,9 +217,13 @@ impl SessionHandle {
         Ok(self.holder(&session) == ClaimHolder::Other)
     }
 
-    /// Lets recovery find a waiting session when its deadline has passed: a fork has a run of its own, and no claim was
-    /// released there.
-    pub(crate) async fn note_deadline(&self) -> Result<(), RunnerError> {
+    /// Lets [recovery](crate::Runner::recover) find a session that waits for a [later outcome](stepfold_agent_loop::AskReason::Later)
+    /// when its deadline has passed. For a session that was stored without a worker, such as an imported one;
+    /// [`fork`](SessionHandle::fork) does it.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn note_deadline(&self) -> Result<(), RunnerError> {
         let access = self.access();
         if !access.may_have_deadline().await? {
             return Ok(());
@@ -244,7 +248,8 @@ fn delivered(
     decision: &Decision,
 ) -> Result<DecisionReceipt, RunnerError> {
     if first.decision == *decision {
-        return Ok(DecisionReceipt { version: first.version, requests: vec![first.request], by: first.by });
+        let RecordedDecision { version, request, by, invocation, .. } = first;
+        return Ok(DecisionReceipt { version, requests: vec![request], by, invocation });
     }
     let error = DecisionError::KeyReused { idempotency_key: token.to_owned() };
     Err(RunnerError::decided_before(key, error, first.at))

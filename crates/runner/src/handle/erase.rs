@@ -5,15 +5,16 @@ use std::collections::{BTreeSet, VecDeque};
 use serde_json::json;
 use stepfold_agent_loop::EventKind;
 use stepfold_session_scopes::{
-    AppendClaim, Author, CommittedEvent, EraseData, EraseTarget, ErasedData, ErasureId, Event, EventId,
-    EventRange, GetSession, InvocationId, ListForks, MAX_ID_BYTES, RewindSession, Session, SessionError,
-    SessionId, SessionKey, SessionStore, TakeOver, UserId, bounded_id,
+    AppendClaim, Author, CommittedEvent, EraseData, EraseTarget, ErasedData, ErasureId, ErasureRecord, Event,
+    EventId, EventRange, GetSession, InvocationId, ListErasures, ListForks, MAX_ID_BYTES, RewindSession,
+    Session, SessionError, SessionId, SessionKey, SessionStore, TakeOver, UserId, bounded_id,
 };
 
 use crate::core::runner_core::Runner;
 use crate::error::RunnerError;
 use crate::handle::model_step::located;
 use crate::record::events::{read_record, rewrite, summary};
+use crate::session_recall::RECALLING;
 
 /// The content that an [erasure](Runner::erase) is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,15 +136,18 @@ impl Runner {
     /// Erases content for good: events of a session, a session with its forks, or a user with all sessions and the values
     /// under `user:`. What is left of a history can be read, continued, forked and [verified](SessionStore::verify).
     ///
-    /// Events are erased with what repeats them: later summaries and rewritten conversations of the session, of its origin
-    /// and of forks of both. No worker may run in these sessions. A run that has not ended in one of them has the erased content
-    /// in its conversation, and ends: resuming it is an [`Erased`](crate::RunnerErrorKind::Erased) error, and the next message
-    /// begins a new run. Other workers read these sessions again, since each gets a rewind to its newest version. What a model has said about the erased content in other events, and what tools
-    /// have sent elsewhere, is not found.
+    /// Events are erased with what repeats them: later summaries, rewritten conversations and results of tools for recall of
+    /// the session, of its origin and of forks of both. No worker may run in these sessions. A run that has not ended in one of
+    /// them has the erased content in its conversation, and ends: resuming it is an [`Erased`](crate::RunnerErrorKind::Erased)
+    /// error, and the next message begins a new run. Other workers read these sessions again, since each gets a rewind to its
+    /// newest version. What a model has said about the erased content in other events, what other sessions of the user have
+    /// recalled of it, and what tools have sent elsewhere, is not found.
     ///
     /// A session or a user is erased whatever worker runs in it; that worker's next write is an error.
     ///
-    /// A request that fails half-way, or whose answer is lost, is repeated: what is erased stays erased.
+    /// A request that fails half-way, or whose answer is lost, is repeated: what is erased stays erased. With an
+    /// [id](EraseRequest::with_id), author and reason it has the number of events that the first one has erased, also where the session
+    /// is gone; forks of that, and values and spend of a user, are told by the first answer only.
     ///
     /// # Errors
     /// [`RunnerErrorKind::Claimed`](crate::RunnerErrorKind::Claimed) for events of a session at work;
@@ -222,6 +226,31 @@ impl OpenErasure<'_> {
         Ok(if self.request.is_dry_run { data.dry_run() } else { data })
     }
 
+    /// The record of an erasure that was made before under the id of the request, by the same author and for the same reason: the
+    /// request is repeated.
+    async fn recorded(&self, data: &EraseData) -> Result<Option<ErasureRecord>, SessionError> {
+        if self.request.id.is_none() || data.is_dry_run {
+            return Ok(None);
+        }
+        let app = data.target.app().clone();
+        let mut list = ListErasures::new(app.clone());
+        loop {
+            let page = match self.runner.0.store.erasures(list).await {
+                Err(SessionError::Unsupported { .. }) => return Ok(None),
+                page => page?,
+            };
+            let is_same = |record: &&ErasureRecord| {
+                let is_of_request = record.by == data.by && record.reason == data.reason;
+                record.id == data.id && record.kind == data.target.kind() && is_of_request
+            };
+            if let Some(found) = page.iter().find(is_same) {
+                return Ok(Some(found.clone()));
+            }
+            let Some(oldest) = page.last() else { return Ok(None) };
+            list = ListErasures::new(app.clone()).after(oldest);
+        }
+    }
+
     /// Erases sessions, and what this process knows of them.
     async fn whole(&mut self, target: EraseTarget) -> Result<(), RunnerError> {
         let failed = |error| self.runner.failed(error);
@@ -233,7 +262,16 @@ impl OpenErasure<'_> {
             data = data.clone().with_budgets(["user", "session", "run"].into_iter().flat_map(of_user));
             data = data.with_budgets(of_principal);
         }
-        let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
+        let recorded = self.recorded(&data).await.map_err(failed)?;
+        let erased = match (self.runner.0.store.erase(data.clone()).await, &data.target) {
+            // It was erased under this id: the answer was lost. The names of its forks are in no record.
+            (Err(SessionError::NotFound { .. }), EraseTarget::Session { key }) if recorded.is_some() => {
+                let mut erased = ErasedData::default();
+                erased.sessions = vec![key.clone()];
+                erased
+            }
+            (erased, _) => erased.map_err(failed)?,
+        };
         if !self.request.is_dry_run {
             for key in &erased.sessions {
                 self.runner.0.forget(key);
@@ -241,6 +279,7 @@ impl OpenErasure<'_> {
             }
         }
         let ErasedData { sessions, events, user_keys, spend, budgets, .. } = erased;
+        let events = events.max(recorded.map_or(0, |recorded| recorded.events));
         let report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
         self.report = ErasureReport { budgets, ..report };
         Ok(())
@@ -259,7 +298,7 @@ impl OpenErasure<'_> {
             let session = self.read(&key).await?;
             let repeats = (session.events.iter().filter(|committed| repeats(committed, first)))
                 .map(|committed| committed.version);
-            let repeats: BTreeSet<u64> = repeats.collect();
+            let repeats: BTreeSet<u64> = repeats.chain(recalls(&session.events, first)).collect();
             if !repeats.is_empty() {
                 self.erase_in(&key, repeats, Some(part)).await?;
             }
@@ -286,7 +325,12 @@ impl OpenErasure<'_> {
         let failed = |error| RunnerError::store(key, error);
         let target = EraseTarget::Events { key: key.clone(), versions: versions.clone() };
         let data = self.data(target, part).map_err(failed)?;
-        let erased = self.runner.0.store.erase(data).await.map_err(failed)?;
+        let mut erased = self.runner.0.store.erase(data.clone()).await.map_err(failed)?;
+        // NOTE: looked up only if some were erased before: a session may have many forks, and an application many erasures.
+        if erased.events < versions.len() as u64 {
+            let recorded = self.recorded(&data).await.map_err(failed)?;
+            erased.events = erased.events.max(recorded.map_or(0, |recorded| recorded.events));
+        }
         self.report.add(key, &versions, &erased);
         Ok(())
     }
@@ -372,6 +416,26 @@ fn repeats(committed: &CommittedEvent, first: u64) -> bool {
     let event = &committed.event;
     committed.version > first
         && (rewrite(event).is_some() || summary(event).is_some() || inner_repeats(event))
+}
+
+/// The events with what tools for recall have found after a version: the outcomes of their calls, and the results in the
+/// conversation.
+fn recalls(events: &[CommittedEvent], first: u64) -> impl Iterator<Item = u64> + '_ {
+    let is_later =
+        move |committed: &&CommittedEvent| committed.version > first && committed.event.erasure().is_none();
+    let later = || events.iter().filter(is_later);
+    let messages = later().flat_map(|committed| &committed.event.messages);
+    let calls = messages.flat_map(|message| message.tool_calls());
+    let recalling = calls.filter(|call| RECALLING.contains(&call.name.as_str()));
+    let ids: BTreeSet<String> = recalling.map(|call| call.id.clone()).collect();
+    let is_in = |text: &str, id: &String| text.contains(&serde_json::Value::from(id.as_str()).to_string());
+    let has_result = move |event: &Event| {
+        let mut results = event.messages.iter().filter_map(|message| message.tool_result());
+        let outcome = event.record.as_ref().filter(|_| event.kind.as_str() == "answered");
+        results.any(|result| ids.contains(result.call_id()))
+            || outcome.is_some_and(|outcome| ids.iter().any(|id| is_in(outcome.text(), id)))
+    };
+    later().filter(move |committed| has_result(&committed.event)).map(|committed| committed.version)
 }
 
 fn inner_repeats(event: &Event) -> bool {

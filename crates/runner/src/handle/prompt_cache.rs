@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stepfold_agent_loop::{Event, EventKind, Run};
 use stepfold_session_scopes::{CommittedEvent, SessionKey};
 use stepfold_state_core::chat::{ChatRequest, Message, Usage};
-use stepfold_trim::ApproximateTokens;
+use stepfold_trim::{ApproximateTokens, View};
 
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::session_handle::SessionHandle;
@@ -51,6 +51,8 @@ pub enum PrefixBreak {
     LeftOut,
     /// Results are cleared that were there.
     Cleared,
+    /// Messages or results are shown that were left out or cleared: a turn begins with what its trim shows.
+    ShownAgain,
     /// A message has changed: it was edited, or a hook has rewritten the conversation.
     Changed,
 }
@@ -64,6 +66,7 @@ impl fmt::Display for PrefixBreak {
             PrefixBreak::Summary => "a summary",
             PrefixBreak::LeftOut => "messages left out",
             PrefixBreak::Cleared => "results cleared",
+            PrefixBreak::ShownAgain => "messages shown again",
             PrefixBreak::Changed => "a changed message",
         })
     }
@@ -108,7 +111,40 @@ impl SessionHandle {
 #[derive(Default)]
 pub(super) struct SeenRequests {
     pub(super) requests: Vec<CachedRequest>,
-    last: Option<(Option<String>, ChatRequest)>,
+    last: Option<SeenRequest>,
+}
+
+struct SeenRequest {
+    model: Option<String>,
+    tools: RecordedTools,
+    request: ChatRequest,
+    view: View,
+}
+
+/// The tools of a request, by the record: those of the agent now may be others.
+#[derive(Clone, Default)]
+struct RecordedTools {
+    /// Their digest, where it is recorded.
+    digest: Option<String>,
+    /// Whether an upgrade has changed them since the request before.
+    are_upgraded: bool,
+}
+
+impl RecordedTools {
+    /// Follows an event of a run.
+    fn follow(&mut self, event: &EventKind) {
+        match event {
+            EventKind::Began { tools, .. } => self.digest.clone_from(tools),
+            // Tools that are listed at each step.
+            EventKind::Replied { tools: Some(tools), .. } => self.digest = Some(tools.clone()),
+            EventKind::Upgraded { changes, .. }
+                if changes.iter().any(|change| change.part.starts_with("tool ")) =>
+            {
+                *self = RecordedTools { digest: None, are_upgraded: true };
+            }
+            _ => {}
+        }
+    }
 }
 
 impl SeenRequests {
@@ -122,9 +158,12 @@ impl SeenRequests {
     ) -> Result<(), RunnerError> {
         // An agent that has changed since may have decided otherwise.
         run.follow_other_agent();
+        let mut tools = RecordedTools::default();
         for (committed, event) in committed.iter().zip(recorded) {
+            tools.follow(&event.kind);
             if let EventKind::Replied { usage, model, .. } = &event.kind {
-                self.add(&run, committed.version, model.clone(), *usage);
+                self.add(&run, committed.version, model.clone(), &tools, *usage);
+                tools.are_upgraded = false;
             }
             run.catch_up(event.clone()).map_err(|error| {
                 let (version, source) = (committed.version, Arc::new(error));
@@ -134,7 +173,7 @@ impl SeenRequests {
         Ok(())
     }
 
-    fn add(&mut self, run: &Run, version: u64, model: Option<String>, usage: Usage) {
+    fn add(&mut self, run: &Run, version: u64, model: Option<String>, tools: &RecordedTools, usage: Usage) {
         let request = run.request();
         let tokens = ApproximateTokens::of_messages(&request.messages);
         let mut added = CachedRequest {
@@ -146,12 +185,17 @@ impl SeenRequests {
             lost_tokens: 0,
             usage,
         };
-        if let Some((last_model, last)) = &self.last {
+        if let Some(SeenRequest { model: last_model, tools: last_tools, request: last, view }) = &self.last {
             let shared = request.messages.common_prefix(&last.messages);
-            added.broken_by = match (*last_model == model, last.tools == request.tools) {
+            let has_same_tools = !tools.are_upgraded
+                && match (&last_tools.digest, &tools.digest) {
+                    (Some(before), Some(now)) => before == now,
+                    _ => last.tools == request.tools,
+                };
+            added.broken_by = match (*last_model == model, has_same_tools) {
                 (false, _) => Some(PrefixBreak::Model),
                 (true, false) => Some(PrefixBreak::Tools),
-                (true, true) => (shared < last.messages.len()).then(|| break_at(shared, run, last, &request)),
+                (true, true) => (shared < last.messages.len()).then(|| break_at(shared, run, view, last)),
             };
             if !matches!(added.broken_by, Some(PrefixBreak::Model | PrefixBreak::Tools)) {
                 added.shared_tokens = ApproximateTokens::of_messages(request.messages.iter().take(shared));
@@ -160,30 +204,49 @@ impl SeenRequests {
                 ApproximateTokens::of_messages(&last.messages).saturating_sub(added.shared_tokens);
         }
         self.requests.push(added);
-        self.last = Some((model, request));
+        self.last = Some(SeenRequest { model, tools: tools.clone(), request, view: run.view().clone() });
     }
 }
 
-/// The reason why the prefix broke at this message.
-fn break_at(shared: usize, run: &Run, last: &ChatRequest, next: &ChatRequest) -> PrefixBreak {
-    let leads = usize::from(run.instructions().is_some());
-    let (before, now) = (last.messages.get(shared), next.messages.get(shared));
-    if shared < leads {
+/// The reason why the prefix broke at this message of the request before, by the places of both messages in the conversation.
+fn break_at(shared: usize, run: &Run, before: &View, last: &ChatRequest) -> PrefixBreak {
+    // The instructions precede the conversation; there may have been none.
+    let (leads, leads_before) =
+        (usize::from(run.instructions().is_some()), last.messages.len() - before.transcript().len());
+    if shared < leads.max(leads_before) {
         return PrefixBreak::Instructions;
     }
-    if now.is_some_and(|now| run.view().summary() == Some(now)) {
-        return PrefixBreak::Summary;
+    match (ShownMessage::at(run.view(), shared - leads), ShownMessage::at(before, shared - leads_before)) {
+        (Some(ShownMessage::Summary), _) | (_, Some(ShownMessage::Summary)) => PrefixBreak::Summary,
+        (Some(ShownMessage::InLog(now)), Some(ShownMessage::InLog(before_it))) if now < before_it => {
+            PrefixBreak::ShownAgain
+        }
+        (Some(ShownMessage::InLog(now)), Some(ShownMessage::InLog(before_it))) if now == before_it => {
+            match (before.cleared().contains(now), run.view().cleared().contains(now)) {
+                (false, true) => PrefixBreak::Cleared,
+                (true, false) => PrefixBreak::ShownAgain,
+                _ => PrefixBreak::Changed,
+            }
+        }
+        _ => PrefixBreak::LeftOut,
     }
-    let of_same_call = |(before, now): (&Arc<Message>, &Arc<Message>)| {
-        let (before, now) = (before.tool_result()?, now.tool_result()?);
-        Some(before.call_id() == now.call_id())
-    };
-    // The place in the conversation, as far as it has no summary before it.
-    let place = run.view().kept().indexes().nth(shared - leads);
-    match before.zip(now).and_then(of_same_call) {
-        Some(true) if place.is_some_and(|place| run.view().cleared().contains(place)) => PrefixBreak::Cleared,
-        Some(true) => PrefixBreak::Changed,
-        _ if run.view().dropped() > 0 => PrefixBreak::LeftOut,
-        _ => PrefixBreak::Changed,
+}
+
+/// A message that a view shows.
+enum ShownMessage {
+    Summary,
+    /// A message of the conversation, at this index.
+    InLog(usize),
+}
+
+impl ShownMessage {
+    fn at(view: &View, position: usize) -> Option<Self> {
+        let is_summary =
+            |message: &Arc<Message>| view.summary().is_some_and(|summary| Arc::ptr_eq(summary, message));
+        let summary = view.transcript().iter().take(position + 1).position(is_summary);
+        if summary == Some(position) {
+            return Some(ShownMessage::Summary);
+        }
+        view.kept().indexes().nth(position - usize::from(summary.is_some())).map(ShownMessage::InLog)
     }
 }

@@ -25,6 +25,9 @@ pub struct RecordedRun {
     pub summary: Option<Summary>,
     /// Its events, in order, with their messages and writes.
     pub events: Vec<Event>,
+    /// The version of an erased event, without whose content the run cannot be made again: one of its own, or one in the conversation
+    /// that it began with, unless that was erased before the run.
+    pub erased: Option<u64>,
 }
 
 impl RecordedRun {
@@ -32,6 +35,7 @@ impl RecordedRun {
         committed: &[CommittedEvent],
         events: Vec<Event>,
         (mut state, summary): (State, Option<Summary>),
+        erased: Option<u64>,
     ) -> Self {
         if let Some(began) = events.first() {
             began.restore_shared(&mut state);
@@ -44,6 +48,7 @@ impl RecordedRun {
             state,
             summary,
             events,
+            erased,
         }
     }
 

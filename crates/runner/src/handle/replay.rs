@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{Agent, Divergence, Event, EventKind, Fingerprint, Input, Run};
-use stepfold_session_scopes::{CommittedEvent, EventRange, Scope, Session, SessionError, SessionSchema};
+use stepfold_session_scopes::{
+    CommittedEvent, EventRange, InvocationId, Scope, Session, SessionError, SessionSchema, Timestamp,
+};
 use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
@@ -61,12 +63,15 @@ async fn replayed<'a>(
         visit,
         seen: SeenRequests::default(),
         listed: Vec::new(),
+        last_listed: None,
         state,
         start,
         summary: None,
+        erased: session.visible_events().filter_map(ErasedEvent::of).collect(),
         runs: 0,
     };
     for events in invocations {
+        replayed.extend_listed(&events);
         match is_of_run(&events[0].event) {
             true => replayed.run(&events).await?,
             false => replayed.written_by_others(&events)?,
@@ -75,6 +80,21 @@ async fn replayed<'a>(
         tokio::task::yield_now().await;
     }
     Ok(replayed)
+}
+
+/// An event whose content is erased.
+struct ErasedEvent {
+    version: u64,
+    /// The time of the erasure.
+    at: Timestamp,
+    invocation: InvocationId,
+}
+
+impl ErasedEvent {
+    fn of(committed: &CommittedEvent) -> Option<Self> {
+        let CommittedEvent { version, event, .. } = committed;
+        Some(ErasedEvent { version: *version, at: event.erasure()?.at, invocation: event.invocation.clone() })
+    }
 }
 
 /// The purpose of a pass over the runs of a session.
@@ -97,11 +117,15 @@ struct SessionReplay<'a> {
     seen: SeenRequests,
     /// The runs, where they are listed.
     listed: Vec<RecordedRun>,
+    /// The invocation of the last one.
+    last_listed: Option<InvocationId>,
     /// The session's own values, and those of shared scopes in its record.
     state: State,
     start: ConversationStart,
     /// The summary of the beginning of the conversation.
     summary: Option<Summary>,
+    /// The erased events.
+    erased: Vec<ErasedEvent>,
     runs: usize,
 }
 
@@ -120,6 +144,7 @@ impl SessionReplay<'_> {
             self.runs += 1;
         }
         let before = (self.state.clone(), self.summary.clone());
+        let erased = self.erased_for(events);
         for (committed, event) in events.iter().zip(&mut recorded) {
             event.messages = self.start.messages(&committed.event).into_owned();
             event.restore_shared(&mut self.state);
@@ -135,9 +160,48 @@ impl SessionReplay<'_> {
             };
         }
         if self.visit == RunVisit::ListRuns && begins(&events[0].event) {
-            self.listed.push(RecordedRun::of(events, recorded, before));
+            self.list(events, RecordedRun::of(events, recorded, before, erased));
         }
         Ok(())
+    }
+
+    /// The version of an erased event that a run needs: one of its own, or an earlier one. What was erased before its beginning, it
+    /// never had.
+    fn erased_for(&self, events: &[CommittedEvent]) -> Option<u64> {
+        let began = events.first()?;
+        let is_own = |erased: &&ErasedEvent| erased.invocation == began.event.invocation;
+        let is_earlier =
+            |erased: &&ErasedEvent| erased.version < began.version && erased.at >= began.event.at;
+        let found = self.erased.iter().find(is_own).or_else(|| self.erased.iter().find(is_earlier));
+        found.map(|erased| erased.version)
+    }
+
+    /// Lists a run whose first event is erased: its readers know of it that it was there.
+    fn list_erased(&mut self, events: &[CommittedEvent]) {
+        let is_beginning = |committed: &CommittedEvent| {
+            committed.event.erasure().is_some() && committed.event.kind.as_str() == "began"
+        };
+        if self.visit == RunVisit::ListRuns && events.first().is_some_and(is_beginning) {
+            let before = (self.state.clone(), self.summary.clone());
+            let erased = self.erased_for(events);
+            self.list(events, RecordedRun::of(events, Vec::new(), before, erased));
+        }
+    }
+
+    fn list(&mut self, events: &[CommittedEvent], run: RecordedRun) {
+        self.last_listed = events.first().map(|first| first.event.invocation.clone());
+        self.listed.push(run);
+    }
+
+    /// The rest of a run in which an event is erased.
+    fn extend_listed(&mut self, events: &[CommittedEvent]) {
+        if let (Some(first), Some(last), Some(listed)) =
+            (events.first(), events.last(), self.listed.last_mut())
+            && listed.erased.is_some()
+            && self.last_listed.as_ref() == Some(&first.event.invocation)
+        {
+            listed.last_version = last.version;
+        }
     }
 
     async fn go_through(&mut self, events: &[CommittedEvent], recorded: &[Event]) -> Result<(), RunnerError> {
@@ -167,6 +231,7 @@ impl SessionReplay<'_> {
 
     /// Writes of other programs apply to later runs.
     fn written_by_others(&mut self, events: &[CommittedEvent]) -> Result<(), RunnerError> {
+        self.list_erased(events);
         for committed in events {
             let event = &committed.event;
             let what = || format!("writes of event {}", event.id);

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::access::session_access::SessionAccess;
+use crate::budget::OutsideRequests;
 use crate::core::runner_core::{Runner, RunnerCore};
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::edits::EditSession;
@@ -49,6 +50,11 @@ impl SessionHandle {
         &self.local.key
     }
 
+    /// The runner of the session.
+    pub const fn runner(&self) -> &Runner {
+        &self.runner
+    }
+
     /// A handle of this session whose messages are handled in this way when the session is busy, instead of as
     /// [the runner](crate::RunnerBuilder::when_busy) has it.
     ///
@@ -73,6 +79,39 @@ impl SessionHandle {
     #[must_use]
     pub fn when_busy(&self, busy: WhenBusy) -> SessionHandle {
         SessionHandle { busy, ..self.clone() }
+    }
+
+    /// Has requests to models that no run of this session sends, such as those of an evaluation, count in the budgets and rate limits
+    /// of the runner, as those of a run of the session. `None` for a runner without any.
+    ///
+    /// Requests that a killed process has left open are settled at their estimates first; so are those of another process that uses the
+    /// same session for this at the moment.
+    ///
+    /// # Errors
+    /// [`RunnerErrorKind::Store`].
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Exit, Pause};
+    /// use stepfold_runner::session_scopes::MemoryStore;
+    /// use stepfold_runner::{Budget, Runner};
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: area 3\nassistant: area 7")?).build()?;
+    /// let budget = Budget::requests("trial", 1);
+    /// let runner = Runner::builder(agent.clone(), MemoryStore::new()).budget(budget).build();
+    /// let session = runner.session("ada", "experiments").await?;
+    /// let requests = session.outside_requests().await?.expect("a budget");
+    /// assert_eq!(agent.run("which area?").meter_with(requests.meter()?).await?.text(), "area 3");
+    /// let outcome = agent.run("and then?").meter_with(requests.meter()?).await?;
+    /// assert!(matches!(outcome.exit(), Exit::Paused(Pause::Budget(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn outside_requests(&self) -> Result<Option<OutsideRequests>, RunnerError> {
+        let requests = OutsideRequests::of(&self.runner.0, &self.local).await;
+        requests.map_err(|error| RunnerError::store(&self.local.key, error))
     }
 
     /// Runs a turn and waits for its outcome: [`send`](SessionHandle::send), awaited.
@@ -263,10 +302,6 @@ impl SessionHandle {
         let invocation = ticket.current.invocation.clone();
         self.start(WorkerJob { command: WorkerCommand::RunAs(options), ticket }, IfWorkerRuns::Wait);
         Ok(invocation)
-    }
-
-    pub(crate) fn runner(&self) -> &Runner {
-        &self.runner
     }
 
     pub(crate) fn withdrawn(&self) -> RunnerError {

@@ -1,6 +1,6 @@
 //! Reads a session: its state, its runs, its decisions and its inbox.
 
-use stepfold_agent_loop::{ApprovalRequest, Run};
+use stepfold_agent_loop::{ApprovalRequest, Decision, Run};
 use stepfold_session_scopes::{
     DequeueInput, EventRange, InboxKind, InvocationId, ReadInbox, Session, SessionStore,
 };
@@ -59,6 +59,27 @@ impl SessionHandle {
     /// As [`pending`](SessionHandle::pending).
     pub async fn decisions(&self) -> Result<Vec<RecordedDecision>, RunnerError> {
         self.access().recorded_decisions().await
+    }
+
+    /// A decision as the record has it: with what the runner [redacts](crate::RunnerBuilder::redact) replaced. For a host that is sent
+    /// a decision again, and compares it with a [recorded](SessionHandle::decisions) one.
+    ///
+    /// # Examples
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use stepfold_agent_loop::test_kit::Script;
+    /// use stepfold_agent_loop::{Agent, Decision};
+    /// use stepfold_runner::Runner;
+    /// use stepfold_session_scopes::MemoryStore;
+    ///
+    /// let agent = Agent::builder(Script::parse("assistant: hello")?).build()?;
+    /// let session = Runner::builder(agent, MemoryStore::new()).build().session("ada", "s1").await?;
+    /// assert_eq!(session.as_recorded(Decision::reject("no")), Decision::reject("no"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn as_recorded(&self, decision: Decision) -> Decision {
+        self.runner.0.redacted_decision(decision)
     }
 
     /// The edits in the newest 4,096 events of the record, newest first, with authors and times.

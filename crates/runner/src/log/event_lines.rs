@@ -158,6 +158,7 @@ fn commit_lines(event: &Event, active: &ActiveBranches) -> Vec<String> {
         _ => Vec::new(),
     };
     lines.extend(messages);
+    lines.extend(event.kind.left_out().map(|parts| format!("({parts})")));
     let merging = event.step_end.iter().flat_map(|end| end.unmerged.iter().zip(&end.merge_errors));
     lines.extend(merging.map(|(place, error)| format!("{}: {}", active.label(*place), one_line(error))));
     lines

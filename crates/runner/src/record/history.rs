@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use stepfold_agent_loop::{Agent, ExhaustedBudget, Exit, Fingerprint, Input, Run};
+use stepfold_agent_loop::{Agent, AgentChange, ChangeKind, ExhaustedBudget, Exit, Fingerprint, Input, Run};
 use stepfold_session_scopes::{CommittedEvent, InvocationId, LifeId, Session, SessionKey, SessionSchema};
 use stepfold_state_core::chat::{Message, Transcript};
 use stepfold_state_core::state::State;
@@ -303,6 +303,29 @@ impl SessionHistory {
     pub(crate) fn recorded_agent(&self) -> Option<Fingerprint> {
         let events = self.last.as_ref()?.events.iter();
         events.rev().find_map(|committed| agent_of(&committed.event))
+    }
+
+    /// Whether another version has continued the last run since this agent did.
+    pub(crate) fn was_taken_from(&self, agent: &Agent) -> bool {
+        let events = self.last.iter().flat_map(|last| &last.events);
+        let recorded = events.filter_map(|committed| agent_of(&committed.event));
+        let is_own = |recorded: Fingerprint| agent.changes_since(&recorded).is_empty();
+        let is_own: Vec<bool> = recorded.map(is_own).collect();
+        is_own.last() == Some(&false) && is_own.contains(&true)
+    }
+
+    /// Whether the agent of an unfinished run had keys of the state that this one does not have.
+    pub(crate) fn lacks_keys_of(&self, agent: &Agent) -> bool {
+        let is_gone = |change: &AgentChange| {
+            change.kind == ChangeKind::Removed
+                && change.inside.is_empty()
+                && change.part.starts_with("state ")
+        };
+        if !self.is_unfinished() {
+            return false;
+        }
+        let recorded = self.recorded_agent();
+        recorded.is_some_and(|recorded| agent.changes_since(&recorded).iter().any(is_gone))
     }
 
     /// The changes of the agent since the end of the last run.

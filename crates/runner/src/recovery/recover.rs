@@ -20,6 +20,7 @@ use crate::core::runner_core::Runner;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::feed::notices::next_matching;
 use crate::recovery::blocked_log::BlockedLog;
+use crate::recovery::raised::RaisedBudgets;
 use crate::remedy::Remedy;
 use crate::session::command::WorkerCommand;
 use crate::session::invocation::InvocationResult;
@@ -161,7 +162,7 @@ struct RecoveryTask {
     options: RecoverOptions,
     /// The due sessions, the longest waiting first, with a bound for each user.
     due: VecDeque<Unattended>,
-    running: FuturesUnordered<BoxFuture<'static, (Unattended, InvocationResult)>>,
+    running: FuturesUnordered<BoxFuture<'static, (StartedIn, InvocationResult)>>,
     running_in: HashSet<SessionKey>,
     /// The number of the last start of each user with due sessions, and of the next one.
     last_starts: HashMap<UserId, u64>,
@@ -175,8 +176,18 @@ struct RecoveryTask {
     oldest: Option<Timestamp>,
     /// Sessions that could not be recovered, and are not in the log yet.
     blocked: BlockedLog,
+    /// Runs that wait for a budget whose limit has become higher.
+    raised: RaisedBudgets,
     /// Notices of work that is left, if the store gives any.
     notices: Option<StoreNotices>,
+}
+
+/// The session of a start, as it was found.
+enum StartedIn {
+    /// It was listed as unattended.
+    Listed(Unattended),
+    /// Its run waited for a budget that has more now.
+    Raised(SessionKey),
 }
 
 /// The result of the last attempt in a session that is still listed. Pauses go by a clock that is never set.
@@ -231,6 +242,7 @@ impl RecoveryTask {
             listed: HashSet::new(),
             oldest: None,
             blocked: BlockedLog::default(),
+            raised: RaisedBudgets::new(),
             notices: None,
         }
     }
@@ -248,10 +260,13 @@ impl RecoveryTask {
                 self.list_dead_workers().await;
             }
             self.start();
-            let is_end = self.options.is_once && self.running.is_empty();
+            let is_end = self.options.is_once && self.running.is_empty() && self.raised.is_done();
             self.blocked.log(is_end);
             if is_end {
                 return Ok(());
+            }
+            if self.options.is_once && self.running.is_empty() {
+                continue;
             }
             // NOTE: the expiry of a claim sends no notice, so recovery polls even where the store sends notices.
             let mut next_look = core.clock.sleep(poll);
@@ -259,8 +274,12 @@ impl RecoveryTask {
                 tokio::select! {
                     biased;
                     () = core.shutdown.closed() => return Ok(()),
-                    Some((session, ended)) = self.running.next() => {
-                        self.has_ended(&session, ended).await;
+                    Some((started, ended)) = self.running.next() => {
+                        match started {
+                            StartedIn::Listed(session) => self.has_ended(&session, ended).await,
+                            // It waits again, or is listed if its run has stopped otherwise.
+                            StartedIn::Raised(key) => self.raised_has_ended(&key, ended),
+                        }
                         self.start();
                         // There may be others by now.
                         if self.running.is_empty() {
@@ -278,6 +297,7 @@ impl RecoveryTask {
     /// the list are reached as well.
     async fn list(&mut self) -> Result<(), RunnerError> {
         self.list_due().await?;
+        self.raised.poll(&self.runner).await;
         let blocked = self.attempts.values().filter(|attempt| attempt.failures > 0).count();
         self.runner.0.backlog.set_listed(self.listed.len(), blocked, self.oldest);
         Ok(())
@@ -401,20 +421,57 @@ impl RecoveryTask {
         Some(session)
     }
 
+    /// The next session whose run waits for a budget that has more now. A user takes no more places than by others.
+    fn next_raised(&mut self) -> Option<SessionKey> {
+        let max_per_user = self.options.max_per_user();
+        let (running_in, runner) = (&self.running_in, &self.runner);
+        let running_of = |user: &UserId| running_in.iter().filter(|key| key.user == *user).count();
+        loop {
+            let key = self.raised.take(|key| running_of(&key.user) < max_per_user)?;
+            // Its run continues already.
+            if !running_in.contains(&key) && runner.handle(key.clone()).driving().is_none() {
+                return Some(key);
+            }
+        }
+    }
+
     /// Starts as many as may run.
     fn start(&mut self) {
         while self.running.len() < self.options.parallel
             && let Some(session) = self.next()
         {
-            let handle = self.runner.handle(session.key.clone());
-            self.running_in.insert(session.key.clone());
-            self.running.push(Box::pin(async move {
-                let ended = match handle.start_command(WorkerCommand::Recover) {
-                    Ok(invocation) => invocation.outcome().await,
-                    Err(error) => Err(error),
-                };
-                (session, ended)
-            }));
+            self.start_in(session.key.clone(), StartedIn::Listed(session));
+        }
+        // After these: a raise may continue thousands of runs.
+        while self.running.len() < self.options.parallel
+            && let Some(key) = self.next_raised()
+        {
+            self.start_in(key.clone(), StartedIn::Raised(key));
+        }
+    }
+
+    fn start_in(&mut self, key: SessionKey, started: StartedIn) {
+        let handle = self.runner.handle(key.clone());
+        self.running_in.insert(key);
+        self.running.push(Box::pin(async move {
+            let ended = match handle.start_command(WorkerCommand::Recover) {
+                Ok(invocation) => invocation.outcome().await,
+                Err(error) => Err(error),
+            };
+            (started, ended)
+        }));
+    }
+
+    /// A run whose budget was raised waits again, or is listed if it has stopped otherwise; or it could not begin.
+    fn raised_has_ended(&mut self, key: &SessionKey, ended: InvocationResult) {
+        self.running_in.remove(key);
+        let Err(error) = ended else { return };
+        match &error.kind {
+            RunnerErrorKind::Store { .. } if error.remedy() == Remedy::Retry => self.raised.look_again(),
+            _ if error.is_of_other_agent() => {
+                self.blocked.add(key, self.runner.0.redacted_text(error.to_string()));
+            }
+            _ => {}
         }
     }
 
@@ -431,6 +488,8 @@ impl RecoveryTask {
             }) => {
                 return self.runner.clear(&session.key).await;
             }
+            // It was deleted since it was listed.
+            Err(error) if error.is_session_not_found() => return,
             // It is done, or another worker does it.
             Ok(_)
             | Err(RunnerError {

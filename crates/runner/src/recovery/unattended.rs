@@ -82,7 +82,7 @@ impl Runner {
     /// Why the last run of a session has stopped, or cannot be continued by this agent.
     async fn blocked(&self, key: &SessionKey) -> Option<String> {
         let access = SessionAccess::new(Arc::clone(&self.0), self.0.sessions().get(key.clone()));
-        let (history, session) = match access.read_end().await {
+        let (history, _) = match access.read_end().await {
             Ok(read) => read,
             Err(error) => return Some(error.to_string()),
         };
@@ -97,7 +97,7 @@ impl Runner {
                 }
             },
             None if history.has_ended() => return None,
-            None => access.refused_agent(&history, &session)?,
+            None => access.stopped_by_agent(history).await?,
         };
         Some(stopped.to_string())
     }

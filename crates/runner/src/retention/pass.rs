@@ -305,16 +305,20 @@ impl<'a> RetentionPass<'a> {
 
     /// Applies the policy to a session. Its errors are those of the session.
     async fn apply(&mut self, key: &SessionKey) {
-        if let Err(error) = self.try_apply(key).await {
-            let words = self.runner.0.redacted_text(error.to_string());
-            tracing::warn!(session = %key, error = words, "retention failed in a session");
-            self.report.failed.push((key.clone(), words));
+        match self.try_apply(key).await {
+            // It may have been deleted since it was found.
+            Ok(()) | Err(SessionError::NotFound { .. }) => {}
+            Err(error) => {
+                let words = self.runner.0.redacted_text(error.to_string());
+                tracing::warn!(session = %key, error = words, "retention failed in a session");
+                self.report.failed.push((key.clone(), words));
+            }
         }
     }
 
     async fn try_apply(&mut self, key: &SessionKey) -> Result<(), SessionError> {
         let get = GetSession::new(key.clone()).events(EventRange::Last(1)).without_state().now(self.now);
-        let Kept::Done(read) = Kept::of(self.runner.0.store.get(get).await)? else { return Ok(()) };
+        let read = self.runner.0.store.get(get).await?;
         if read.claim.is_some() {
             self.report.kept += 1;
             return Ok(());

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use stepfold_agent_loop::EventKind;
+use stepfold_session_scopes::InvocationId;
 use tokio::sync::oneshot;
 
 use crate::error::RunnerError;
 
-/// The receipt of stored decisions: their requests, author, and version.
+/// The receipt of stored decisions: their requests, author, version, and run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DecisionReceipt {
@@ -17,14 +18,17 @@ pub struct DecisionReceipt {
     pub requests: Vec<String>,
     /// The author of the decisions, if known.
     pub by: Option<String>,
+    /// The invocation that began the run, whichever continues it.
+    pub invocation: InvocationId,
 }
 
-pub(crate) fn receipt(
-    requests: impl Iterator<Item = String>,
-    by: Option<String>,
-    version: u64,
-) -> DecisionReceipt {
-    DecisionReceipt { version, requests: requests.collect(), by }
+impl DecisionReceipt {
+    /// The receipt of an event with decisions, which is stored at this version of the run; `None` for other events.
+    pub(crate) fn of(kind: &EventKind, version: u64, invocation: &InvocationId) -> Option<Self> {
+        let EventKind::Decided { decisions, by, .. } = kind else { return None };
+        let requests = decisions.iter().map(|(id, _)| id.clone()).collect();
+        Some(DecisionReceipt { version, requests, by: by.clone(), invocation: invocation.clone() })
+    }
 }
 
 /// Sends the receipt to the caller that decided. When all of its copies are gone without one, nothing was decided.
@@ -64,9 +68,9 @@ impl DecisionReply {
     }
 
     /// The decisions of an event were stored.
-    pub(crate) fn stored(&self, kind: &EventKind, version: u64) {
-        if let EventKind::Decided { decisions, by, .. } = kind {
-            self.send(Ok(receipt(decisions.iter().map(|(id, _)| id.clone()), by.clone(), version)));
+    pub(crate) fn stored(&self, kind: &EventKind, version: u64, invocation: &InvocationId) {
+        if let Some(receipt) = DecisionReceipt::of(kind, version, invocation) {
+            self.send(Ok(receipt));
         }
     }
 }

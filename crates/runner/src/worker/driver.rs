@@ -126,8 +126,6 @@ impl<'a> InvocationDriver<'a> {
     pub(crate) async fn run_to_end(&mut self) -> InvocationResult {
         // On the heap: it holds all the state of a run.
         let ended = Box::pin(self.run_all()).await;
-        let version = self.ticket.current.invocation.version();
-        self.access.runner.changes.notify(&self.access.local.key, version, false);
         let recovered = self.ticket.current.invocation.recovered();
         match ended {
             Ok(outcome) if !recovered.is_empty() => {
@@ -307,7 +305,8 @@ impl<'a> InvocationDriver<'a> {
                 Ok((None, LastRunStatus::Ended))
             }
             Ok(Some(stopped)) => {
-                if let Some(error) = self.left_to_person(&read.0) {
+                let to_other = || self.is_recovery.then(|| self.access.left_to_other(&read.0)).flatten();
+                if let Some(error) = self.left_to_person(&read.0).or_else(to_other) {
                     return Err(error);
                 }
                 let pending: Vec<String> =

@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
 };
 
 use crate::access::backoff::{MAX_RETRIES, append_backoff, is_transient, result_backoff};
-use crate::budget::RunMeter;
+use crate::budget::{NextRequest, RunMeter};
 use crate::core::programs::AgentProgram;
 use crate::core::runner_core::RunnerCore;
 use crate::record::cached_values::{SharedWrites, versions_after};
@@ -105,12 +105,15 @@ impl RunJournal {
         )
         .with_claim(claim)
         .taking(self.local.inbox.stored_positions(&taken));
-        let settled = self.meter.as_ref().and_then(|meter| meter.settlement(event));
-        let mut request = request.settling(settled.clone());
+        let spend = self.meter.as_ref().map(|meter| meter.with_append(event, self.next_request(is_followed)));
+        let mut request = match &spend {
+            Some(spend) => request.settling(spend.settled.clone()).reserving(spend.reserved.clone()),
+            None => request,
+        };
         request.salt = self.runner.ids.salt().map(ContentSalt::from_bytes);
         let receipt = self.store_event(&event.kind, &request).await?;
-        if let Some((meter, settled)) = self.meter.as_ref().zip(settled) {
-            meter.stored(&settled);
+        if let Some((meter, spend)) = self.meter.as_ref().zip(spend) {
+            meter.stored(&spend, receipt.reservation.as_ref());
         }
         if let Some(pending_release) = pending_release {
             pending_release.confirm();
@@ -124,7 +127,7 @@ impl RunJournal {
             self.written.push(CommittedEvent::new(receipt.version, request.event));
         }
         self.local.claim.set(receipt.claim.as_ref());
-        self.decision_reply.stored(&event.kind, receipt.version);
+        self.decision_reply.stored(&event.kind, receipt.version, &self.invocation);
         if let Some(last) = taken.last() {
             self.local.inbox.remove_taken(last.position);
             self.local.queue().join_messages(&ids);
@@ -137,6 +140,12 @@ impl RunJournal {
             acceptance.send(Ok(()));
         }
         Ok(())
+    }
+
+    /// The request that follows the event, if the run as it is stored asks the model next.
+    fn next_request(&self, is_followed: bool) -> Option<NextRequest> {
+        let is_own = is_followed && !self.ahead.follows_other_agent();
+        is_own.then(|| NextRequest::of(&self.ahead)).flatten()
     }
 
     /// Keeps the agent of the run for later versions of the program. Runs that are not pinned do without, if need be.

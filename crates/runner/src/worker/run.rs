@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{
-    EventRefused, ExhaustedBudget, Exit, Outcome, RequestMeter, Run, RunError, RunFault,
+    EventRefused, ExhaustedBudget, Exit, Outcome, RequestMeter, Run, RunBuilder, RunError, RunFault,
 };
 use stepfold_session_scopes::{
     AppendEvent, CommittedEvent, InvocationId, SeenVersions, SessionError, SessionStore, TakeOver, Timestamp,
@@ -17,6 +17,7 @@ use crate::access::unfinished_run::UnfinishedRun;
 use crate::budget::RunMeter;
 use crate::core::observers::OnceStored;
 use crate::core::programs::AgentProgram;
+use crate::core::runner_core::Runner;
 use crate::error::{RunnerError, RunnerErrorKind};
 use crate::record::events::{failed_event, waiting_event};
 use crate::record::run_failure::RunFailure;
@@ -24,6 +25,7 @@ use crate::remedy::waits_for_person;
 use crate::session::cache::StoppedRun;
 use crate::session::inbox::InboxMessage;
 use crate::session::invocation::InvocationResult;
+use crate::upgrade::WhenChanged;
 use crate::worker::claim_guard::ClaimGuard;
 use crate::worker::deadlines::RunClock;
 use crate::worker::driver::{InvocationDriver, exhausted_budget, is_suspended};
@@ -143,11 +145,9 @@ impl InvocationDriver<'_> {
             ClaimGuard::start(self.access.clone(), journal.invocation.clone(), cancellation.clone());
         let is_taken = |id: &InvocationId| taken.contains_key(id);
         let mut messages = Vec::new().into_iter();
-        let hub = Arc::clone(&self.ticket.hub);
-        let publisher_local = Arc::clone(&local);
         let publish = HubPublisher {
-            hub,
-            local: publisher_local,
+            hub: Arc::clone(&self.ticket.hub),
+            local: Arc::clone(&local),
             is_earlier: self.is_earlier(),
             version: shared_version,
         };
@@ -166,10 +166,11 @@ impl InvocationDriver<'_> {
             })
             .clock(RunClock::new(Arc::clone(&core.clock)))
             .decide_all(decisions);
-        let run = core.redacting(match &meter {
+        let run = match &meter {
             Some(meter) => run.meter_with(Arc::clone(meter) as Arc<dyn RequestMeter>),
             None => run,
-        });
+        };
+        let run = core.redacting(self.recording_upgrades(run));
         let observers = core.observers.of(&local.key);
         let run = match observers.is_empty() {
             true => run,
@@ -200,7 +201,7 @@ impl InvocationDriver<'_> {
                 self.cache.stopped = Some(StoppedRun::new(Arc::clone(&outcome), version, life, seen));
                 self.keep_while_it_waits(&outcome);
                 if let Some(budget) = exhausted_budget(&outcome) {
-                    local.claim.set_due(due_again(budget, core.clock.now()));
+                    local.claim.set_due(self.due_again(&invocation, budget).await);
                 }
                 Ok(outcome)
             }
@@ -212,6 +213,26 @@ impl InvocationDriver<'_> {
                 self.has_failed(&error, invocation, version, can_fail).await;
                 Err(error)
             }
+        }
+    }
+
+    /// A change that is forced once, or always, is recorded at once: it would be refused otherwise the next time. A compatible one is
+    /// recorded by what continues the run.
+    fn recording_upgrades<'r>(&self, run: RunBuilder<'r>) -> RunBuilder<'r> {
+        match self.access.when_changed {
+            WhenChanged::Compatible => run.upgrade_when_continued(),
+            _ => run,
+        }
+    }
+
+    /// The time at which a recovery continues a run that waits for a budget. Immediately after a raise between the refusal and
+    /// the stored question: a recovery that has looked for runs since the raise has not found this one.
+    async fn due_again(&self, invocation: &InvocationId, budget: &ExhaustedBudget) -> Option<Timestamp> {
+        let (core, local) = (&self.access.runner, &self.access.local);
+        let runner = Runner(Arc::clone(core));
+        match runner.has_higher_limit(budget, &local.key, invocation).await {
+            true => Some(core.clock.now()),
+            false => due_again(budget, core.clock.now()),
         }
     }
 

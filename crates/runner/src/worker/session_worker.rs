@@ -58,7 +58,7 @@ impl SessionWorker {
             if ended.is_none() && !self.access.local.queue().has_jobs() {
                 self.access.release(true).await;
             }
-            job = self.next_job(ended.as_ref());
+            job = self.next_job(&ticket, ended.as_ref());
             worker.is_running = job.is_some();
             ticket.end(ended);
         }
@@ -66,21 +66,37 @@ impl SessionWorker {
 
     /// The next job of this process; or messages left in the inbox, unless the last invocation failed: the
     /// next sender retries that.
-    fn next_job(&self, ended: Option<&InvocationResult>) -> Option<WorkerJob> {
+    fn next_job(&self, ticket: &InvocationTicket, ended: Option<&InvocationResult>) -> Option<WorkerJob> {
         let takes_more = ended.is_some_and(|ended| self.takes_more(ended));
         let left_in_inbox = || {
             let id = takes_more.then(|| self.access.runner.ids.next());
             let ticket = InvocationTicket::new(&self.access.local.key, InvocationId::new(id?).ok()?, None);
             Some(WorkerJob { command: WorkerCommand::TakeLeft, ticket })
         };
-        self.access.local.queue().next(left_in_inbox)
+        let mut queue = self.access.local.queue();
+        let next = queue.next(left_in_inbox);
+        // NOTE: With the queue held, and after it has let go of the invocation: a watcher that is told that nothing runs finds
+        // nothing running, and no later beginning is told before this end.
+        let version = ticket.current.invocation.version();
+        self.access.runner.changes.notify(&self.access.local.key, version, next.is_some());
+        next
+    }
+
+    /// Logs a failure; that of a recovery is logged there.
+    fn log_failure(&self, invocation: &InvocationId, error: &RunnerError) {
+        let error = self.access.runner.redacted_text(error.to_string());
+        tracing::info!(session = %self.access.local.key, %invocation, error, "invocation failed");
     }
 
     async fn take(&self, command: WorkerCommand, ticket: &mut InvocationTicket) -> InvocationResult {
         let cache = Arc::clone(&self.access.local.cache).lock_owned().await;
         ticket.leave_queue();
+        let is_recovery = matches!(command, WorkerCommand::Recover);
         let mut driver = InvocationDriver::new(self.access.clone(), cache, ticket, command);
         let ended = Box::pin(self.until_stopped(&mut driver)).await;
+        if let (Err(error), false) = (&ended, is_recovery) {
+            self.log_failure(driver.ticket.current.invocation.id(), error);
+        }
         // A message that was accepted stays accepted, whatever the result of its run.
         driver.accept(ended.as_ref().map(drop).map_err(Clone::clone));
         if let Err(error) = &ended {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use stepfold_agent_loop::{Agent, BudgetUnit, ExhaustedBudget, Exit, Outcome, Pause, RunFault};
 use stepfold_runner::{
-    Budget, BudgetScope, BudgetSpender, BudgetWindow, EraseRequest, ErasureSubject, Remedy, RunReport,
-    RunStatus, Runner, RunnerBuilder, RunnerErrorKind, WallClock, WhenExhausted, exhausted_budget,
+    Budget, BudgetScope, BudgetSpender, BudgetWindow, EraseRequest, ErasureSubject, RecoverOptions, Remedy,
+    RunReport, RunStatus, Runner, RunnerBuilder, RunnerErrorKind, WallClock, WhenExhausted, exhausted_budget,
 };
 use stepfold_session_scopes::{
     AnyStore, AppId, Author, BudgetAmount, EventRange, ListSpend, MemoryStore, ReservationId, ReserveSpend,
@@ -89,6 +89,10 @@ async fn spend(store: &AnyStore) -> Vec<SpendRecord> {
 
 async fn states(store: &AnyStore) -> Vec<SpendState> {
     spend(store).await.iter().map(|record| record.state).collect()
+}
+
+fn carol() -> Author {
+    Author::new("carol").unwrap()
 }
 
 fn exhausted(outcome: &Outcome) -> &ExhaustedBudget {
@@ -187,10 +191,10 @@ async fn a_raise_holds_in_every_process_until_the_window_ends() {
         let session = one.session("ada", "s2").await.unwrap();
         assert_eq!(exhausted(&session.run("hello").await.unwrap()).limit, 1);
         let of_ada = BudgetSpender::new().user(UserId::new("ada").unwrap());
-        let error = other.raise_budget(&BudgetSpender::new(), "daily", 5).await.unwrap_err();
+        let error = other.raise_budget(&BudgetSpender::new(), "daily", 5, &carol()).await.unwrap_err();
         assert!(error.to_string().starts_with("unknown budget `daily`; there is none"), "{error}");
-        assert_eq!(other.raise_budget(&of_ada, "daily", 3).await.unwrap().limit, 3);
-        let error = other.raise_budget(&of_ada, "daily", 2).await.unwrap_err();
+        assert_eq!(other.raise_budget(&of_ada, "daily", 3, &carol()).await.unwrap().limit, 3);
+        let error = other.raise_budget(&of_ada, "daily", 2, &carol()).await.unwrap_err();
         assert!(error.to_string().contains("not raised to 2 requests: its limit is 3 requests"), "{error}");
         // The waiting run continues at its request, and a rewind or a fork does not take the raise back.
         assert_eq!(session.resume().await.unwrap().exit(), &Exit::Text);
@@ -210,6 +214,90 @@ async fn a_raise_holds_in_every_process_until_the_window_ends() {
     .await;
 }
 
+/// A raise through one app wakes all runs that wait for the budget, in all apps, by whichever process recovers: as many as the
+/// limit has room for, each once. Budgets of others are not raised. A limit that is declared higher is as good as a raise.
+#[tokio::test]
+async fn a_raise_continues_all_runs_that_wait_for_the_budget() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let process = |app: &str, limit| {
+            let budget = Budget::requests("each", limit).of(BudgetScope::Principal);
+            runner(agent(model.clone()), &store).app(app).unwrap().budget(budget).build()
+        };
+        let (shop, desk) = (process("shop", 1), process("desk", 1));
+        for (runner, user, ids) in [(&shop, "ada", 0..3), (&desk, "ada", 0..2), (&shop, "bob", 0..2)] {
+            for id in ids {
+                runner.session(user, format!("s{id}")).await.unwrap().run("hello").await.unwrap();
+            }
+        }
+        assert_eq!(model.asked(), 2, "one for each user; five runs wait");
+        for runner in [&shop, &desk] {
+            recover(runner).await;
+        }
+        assert_eq!(model.asked(), 2);
+        let of_ada = BudgetSpender::new().user(UserId::new("ada").unwrap());
+        for _ in 0..2 {
+            shop.raise_budget(&of_ada, "each", 4, &carol()).await.unwrap();
+        }
+        // Processes that began before the raise, and after it.
+        let (later_shop, later_desk) = (process("shop", 1), process("desk", 1));
+        for runner in [&later_desk, &later_shop, &shop, &desk] {
+            recover(runner).await;
+        }
+        assert_eq!(model.asked(), 5, "three of Ada's four waiting runs fit");
+        // The raise is recorded once, by the app through which it was made; a raise after it has its limit as the one before.
+        shop.raise_budget(&of_ada, "each", 5, &Author::new("dave").unwrap()).await.unwrap();
+        let raises = shop.budget_raises(Some(&UserId::new("ada").unwrap())).await.unwrap();
+        let told: Vec<_> = (raises.iter())
+            .map(|raise| (raise.by.as_str(), &*raise.budget, &*raise.shared_by, raise.from, raise.to))
+            .collect();
+        let expected = [("dave", "each", "principal ada", 4, 5), ("carol", "each", "principal ada", 1, 4)];
+        let of_dave_first = told.first().is_some_and(|first| first.0 == "dave");
+        let expected = if of_dave_first { expected } else { [expected[1], expected[0]] };
+        assert_eq!(told, expected);
+        assert!(desk.budget_raises(None).await.unwrap().is_empty());
+        assert!(shop.budget_raises(Some(&UserId::new("bob").unwrap())).await.unwrap().is_empty());
+        for runner in [&desk, &shop, &desk, &shop] {
+            recover(runner).await;
+        }
+        assert_eq!(model.asked(), 6);
+        // Bob's declared limit is higher in another process.
+        recover(&process("shop", 2)).await;
+        assert_eq!(model.asked(), 7);
+        // An erasure of the user takes the record of its raises with it.
+        let subject = ErasureSubject::User(UserId::new("ada").unwrap());
+        shop.erase(EraseRequest::new(subject, carol(), "as the test wants")).await.unwrap();
+        assert!(shop.budget_raises(None).await.unwrap().is_empty());
+    })
+    .await;
+}
+
+/// A recovery that began before the raise finds it at its next poll.
+#[tokio::test]
+async fn a_recovery_under_way_continues_runs_after_a_raise() {
+    over_stores(async |store| {
+        let model = Metered::new(40);
+        let process = || runner(agent(model.clone()), &store).budget(Budget::requests("all", 0)).build();
+        let (one, other) = (process(), process());
+        let session = one.session("ada", "s1").await.unwrap();
+        assert_eq!(exhausted(&session.run("hello").await.unwrap()).limit, 0);
+        let recovery = tokio::spawn(other.recover(RecoverOptions::new().poll(Duration::from_millis(10))));
+        tokio::task::yield_now().await;
+        one.raise_budget(&BudgetSpender::new(), "all", 1, &carol()).await.unwrap();
+        let ends = async {
+            while session.last_run().await.unwrap().and_then(|run| run.exit().cloned()) != Some(Exit::Text) {
+                // tidy: allow sleep, because another process of this test works meanwhile.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), ends).await.expect("the run continues");
+        assert_eq!(model.asked(), 1);
+        other.shutdown(Duration::from_secs(10)).await;
+        recovery.await.unwrap().unwrap();
+    })
+    .await;
+}
+
 /// A rolling window has no end: its raise holds for as long as the window is.
 #[tokio::test]
 async fn a_raise_of_a_rolling_window_ends_after_its_hours() {
@@ -220,7 +308,7 @@ async fn a_raise_of_a_rolling_window_ends_after_its_hours() {
         let say = async |id: &str| runner.session("ada", id).await.unwrap().run("hello").await.unwrap();
         say("s1").await;
         assert_eq!(exhausted(say("s2").await.as_ref()).limit, 1);
-        runner.raise_budget(&BudgetSpender::new(), "rolling", 2).await.unwrap();
+        runner.raise_budget(&BudgetSpender::new(), "rolling", 2, &carol()).await.unwrap();
         assert_eq!(say("s3").await.exit(), &Exit::Text);
         clock.advance(Duration::from_secs(10 * 3_600));
         let outcome = say("s4").await;
@@ -254,7 +342,7 @@ async fn a_principal_has_one_budget_in_all_apps() {
         desk.session("bob", "s1").await.unwrap().run("hello").await.unwrap();
         // Raised through one app, it is raised in the other one.
         let of_ada = BudgetSpender::new().user(UserId::new("ada").unwrap());
-        shop.raise_budget(&of_ada, "each", 3).await.unwrap();
+        shop.raise_budget(&of_ada, "each", 3, &carol()).await.unwrap();
         assert_eq!(desk.session("ada", "s2").await.unwrap().resume().await.unwrap().exit(), &Exit::Text);
         assert_eq!(shop.budgets(&of_ada).await.unwrap()[0].spent, 3);
         // An erasure of the user takes its name out of the counters.

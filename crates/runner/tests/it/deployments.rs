@@ -1,13 +1,18 @@
 //! Two hundred sessions of seven versions of an agent, through one deployment.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use expect_test::expect;
+use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Decision, Exit};
-use stepfold_runner::{RunnerErrorKind, WhenChanged};
+use stepfold_runner::session_scopes::EventRange;
+use stepfold_runner::{RecoverOptions, Runner, RunnerErrorKind, SessionHandle, WhenChanged};
+use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
 
-use crate::world::{World, each_store, process};
+use crate::world::{Trace, World, each_store, process};
 
 const SESSIONS: usize = 200;
 
@@ -134,4 +139,182 @@ fn two_hundred_sessions_of_seven_versions_through_a_deployment() {
             }
         });
     });
+}
+
+/// A model that notes which version has asked it, and may be down.
+struct Noting {
+    version: &'static str,
+    script: Script,
+    asked: Trace,
+    is_down: Arc<AtomicBool>,
+}
+
+impl ChatModel for Noting {
+    fn id(&self) -> &'static str {
+        "noting"
+    }
+
+    fn respond(&self, request: ChatRequest) -> ReplyStream {
+        self.asked.note(self.version);
+        match self.is_down.load(Ordering::SeqCst) {
+            true => {
+                let down = ModelError::new(ModelErrorKind::Overloaded, "come back later");
+                Script::parse("").unwrap().then_fail(down).respond(request)
+            }
+            false => self.script.respond(request),
+        }
+    }
+}
+
+/// Two versions of an agent over one store, which are compatible.
+struct TwoVersions {
+    asked: Trace,
+    is_down: Arc<AtomicBool>,
+}
+
+impl TwoVersions {
+    fn new() -> Self {
+        TwoVersions { asked: Trace::default(), is_down: Arc::default() }
+    }
+
+    fn runner(&self, world: &World, version: &'static str, policy: WhenChanged) -> Runner {
+        let script = Script::parse("assistant: > c1 pay()\nassistant: done").unwrap();
+        let (asked, is_down) = (self.asked.clone(), Arc::clone(&self.is_down));
+        let pay = world.tool("pay", Effect::AtMostOnce).approval(Approval::Always).build().unwrap();
+        let agent = world.agent("").model(Noting { version, script, asked, is_down });
+        let agent = agent.instructions(version).tools([pay]).build().unwrap();
+        world.runner(agent).when_changed(policy).build()
+    }
+}
+
+async fn upgrades(session: &SessionHandle) -> usize {
+    let stored = session.read(EventRange::All).await.unwrap();
+    stored.events.iter().filter(|committed| committed.event.kind.as_str() == "upgraded").count()
+}
+
+/// A run that waits is only looked at by a version that brings no decision: it writes nothing. The first one that brings one
+/// records that it continues the run.
+#[test]
+fn two_versions_that_look_at_a_waiting_run_write_nothing() {
+    each_store(|world| {
+        let versions = TwoVersions::new();
+        for policy in [WhenChanged::Compatible, WhenChanged::Always] {
+            let in_version = async |version| {
+                let runner = versions.runner(world, version, policy);
+                let session = runner.session("ada", policy.as_str()).await.unwrap();
+                (runner, session)
+            };
+            process(async { drop(in_version("old").await.1.run("pay").await.unwrap()) });
+            // What is forced is recorded at once.
+            let is_forced = policy == WhenChanged::Always;
+            let looking = if is_forced { vec!["new"; 2] } else { vec!["new", "old", "new", "old", "new"] };
+            for version in looking {
+                process(async {
+                    let (runner, session) = in_version(version).await;
+                    let looked = session.resume().await.unwrap();
+                    assert_eq!(looked.pending(), session.pending().await.unwrap());
+                    runner.recover(RecoverOptions::new().once()).await.unwrap();
+                    assert_eq!(
+                        (looked.pending().len(), upgrades(&session).await),
+                        (1, usize::from(is_forced)),
+                        "{version}"
+                    );
+                });
+            }
+            process(async {
+                let (_, session) = in_version("new").await;
+                let id = session.pending().await.unwrap().remove(0).id;
+                assert_eq!(session.resume().decide(id, Decision::Approve).await.unwrap().text(), "done");
+                assert_eq!(upgrades(&session).await, 1);
+                session.replay(versions.runner(world, "new", policy).agent()).await.unwrap();
+            });
+        }
+    });
+}
+
+/// A run that was taken over is left to the version that has it: the earlier one does not take it back by a recovery, however often
+/// both fail; a caller may still continue the run with it.
+#[test]
+fn two_versions_do_not_take_a_run_from_each_other() {
+    each_store(|world| {
+        let versions = TwoVersions::new();
+        let old = || versions.runner(world, "old", WhenChanged::Compatible);
+        let new = || versions.runner(world, "new", WhenChanged::Compatible);
+        versions.is_down.store(true, Ordering::SeqCst);
+        for id in ["s1", "s2"] {
+            process(async { drop(old().session("ada", id).await.unwrap().run("pay").await.unwrap_err()) });
+        }
+        versions.asked.take();
+        for _ in 0..4 {
+            for runner in [&new as &dyn Fn() -> Runner, &old] {
+                process(async { runner().recover(RecoverOptions::new().once()).await.unwrap() });
+            }
+        }
+        assert!(versions.asked.take().iter().all(|version| version == "new"));
+        process(async {
+            let runner = old();
+            for id in ["s1", "s2"] {
+                assert_eq!(upgrades(&runner.session("ada", id).await.unwrap()).await, 1);
+            }
+            versions.is_down.store(false, Ordering::SeqCst);
+            // A caller takes it back.
+            let session = runner.session("ada", "s1").await.unwrap();
+            assert_eq!(session.resume().await.unwrap().pending().len(), 1);
+            assert_eq!(upgrades(&session).await, 2);
+        });
+        // The newer version continues what it has, once it can.
+        process(async {
+            let runner = new();
+            runner.recover(RecoverOptions::new().once()).await.unwrap();
+            let session = runner.session("ada", "s2").await.unwrap();
+            assert_eq!((session.pending().await.unwrap().len(), upgrades(&session).await), (1, 1));
+        });
+    });
+}
+
+/// For any order of what callers and recoveries of two versions do: an upgrade is recorded only by a version that has then asked its
+/// model, or brought a decision, after the other one had.
+#[test]
+fn each_upgrade_is_a_change_of_the_driver() {
+    for seed in 0..40_u64 {
+        let world = World::in_memory();
+        let versions = TwoVersions::new();
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % bound
+        };
+        versions.is_down.store(next(2) == 0, Ordering::SeqCst);
+        let first = versions.runner(&world, "old", WhenChanged::Compatible);
+        let _ = process(async { first.session("ada", "s1").await.unwrap().run("pay").await });
+        let mut drivers = versions.asked.take();
+        for _ in 0..12 {
+            let version = if next(2) == 0 { "old" } else { "new" };
+            let (action, decides) = (next(5), next(6) == 0);
+            versions.is_down.store(next(3) > 0, Ordering::SeqCst);
+            let has_decided = process(async {
+                let runner = versions.runner(&world, version, WhenChanged::Compatible);
+                let session = runner.session("ada", "s1").await.unwrap();
+                match action {
+                    0 => drop(session.resume().await),
+                    1 if decides => {
+                        let Some(request) = session.pending().await.unwrap().pop() else { return false };
+                        return session.resume().decide(request.id, Decision::Approve).submit().await.is_ok();
+                    }
+                    2 => drop(session.check_upgrade().await),
+                    _ => runner.recover(RecoverOptions::new().once()).await.unwrap(),
+                }
+                false
+            });
+            if has_decided {
+                drivers.push(version.to_owned());
+            }
+            drivers.extend(versions.asked.take());
+        }
+        let changes = drivers.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let upgraded = process(async { upgrades(&first.session("ada", "s1").await.unwrap()).await });
+        assert!(upgraded <= changes, "seed {seed}: {upgraded} upgrades by {drivers:?}");
+    }
 }

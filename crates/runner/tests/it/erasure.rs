@@ -223,6 +223,37 @@ fn summaries_and_forks_repeat_nothing() {
 }
 
 #[test]
+fn what_was_recalled_is_gone_with_what_it_repeats() {
+    each_store(async |store| {
+        let script = "\
+            assistant: noted\n\
+            assistant: > c1 recall_read(message=0)   > c2 recall_search(query=\"number\")   > c3 look()\n\
+            assistant: done\n\
+            assistant: hello\n";
+        let tool = |name: &'static str| {
+            let found =
+                move |RawArgs(_): RawArgs| async move { Ok::<_, ToolError>(format!("{name}: {MARKER}")) };
+            let tool = Tool::new(name, "Looks back.", found);
+            let any = json!({"additionalProperties": true, "type": "object"});
+            tool.parameters(any).effect(Effect::Pure).build().unwrap()
+        };
+        let look = Tool::new("look", "Looks.", || async { Ok::<_, ToolError>("stalls") });
+        let tools = [tool("recall_read"), tool("recall_search"), look.effect(Effect::Pure).build().unwrap()];
+        let one = runner(Agent::builder(Script::parse(script).unwrap()).tools(tools), &store);
+        let session = one.session("ada", "s").await.unwrap();
+        session.run(format!("my number is {MARKER}")).await.unwrap();
+        session.run("what is it?").await.unwrap();
+        assert!(stored(&session).await.matches(MARKER).count() > 2);
+        erase(&one, events([1])).await.unwrap();
+        let text = stored(&session).await;
+        assert!(!text.contains(MARKER) && text.contains("recall_read"), "{text}");
+        let transcript = session.run("thanks").await.unwrap().transcript().to_string();
+        assert!(transcript.ends_with("assistant: hello\n"), "{transcript}");
+        check(&store).await;
+    });
+}
+
+#[test]
 fn a_user_is_gone_whatever_runs() {
     each_store(async |store| {
         let runner = runner(agent(ASKS), &store);
@@ -242,8 +273,9 @@ fn a_user_is_gone_whatever_runs() {
         assert_eq!(report.sessions.len(), 2);
         assert!(runner.find_session("ada", "s").await.unwrap().is_none());
         assert!(session.resume().await.is_err());
-        // Once more, after a lost answer.
-        assert_eq!(runner.erase(request).await.unwrap(), ErasureReport::default());
+        // Once more, after a lost answer: nothing is left, and the record has the number of events.
+        let again = runner.erase(request).await.unwrap();
+        assert_eq!((again.sessions.len(), again.events), (0, report.events));
         let records = store.erasures(ListErasures::new("phone".parse().unwrap())).await.unwrap();
         assert_eq!(records.len(), 1);
         assert_eq!((records[0].id.as_str(), records[0].sessions), ("ticket 17", 2));
@@ -306,9 +338,52 @@ fn a_replay_says_what_it_lacks() {
         erase(&runner, events([1])).await.unwrap();
         let error = session.replay(runner.agent()).await.unwrap_err();
         assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 1 }), "{error}");
-        // The run whose beginning is gone is no run any more; the other one is.
-        assert_eq!(session.recorded_runs().await.unwrap().len(), 1);
+        // Both runs say what they lack: the second one had it in its conversation.
+        let runs = session.recorded_runs().await.unwrap();
+        let lacking: Vec<_> =
+            runs.iter().map(|run| (run.first_version, run.last_version, run.erased)).collect();
+        assert_eq!(lacking, [(1, 2, Some(1)), (3, 4, Some(1))]);
         let log = session.log().await.unwrap().to_string();
         assert!(log.contains("[erased]") && !log.contains(MARKER), "{log}");
+    });
+}
+
+/// A law: a request that is repeated under its id, whose first answer was lost, has the events of that answer, also where the session is
+/// gone; another request under the id has not.
+#[test]
+fn a_repeated_erasure_has_the_answer_of_the_first() {
+    each_store(async |store| {
+        let (user, session) = (UserId::new("ada").unwrap(), SessionId::new("s").unwrap());
+        let subjects = [
+            ("events", events([1])),
+            ("session", ErasureSubject::Session { user: user.clone(), session: session.clone() }),
+            ("user", ErasureSubject::User(user.clone())),
+        ];
+        for (id, subject) in subjects {
+            let runner = runner(agent("assistant: noted\nassistant: again\n"), &store);
+            runner.session("ada", "s").await.unwrap().run("hello").await.unwrap();
+            let request = |reason: &str| {
+                let request = EraseRequest::new(subject.clone(), Author::new("admin").unwrap(), reason);
+                request.with_id(ErasureId::new(id).unwrap())
+            };
+            let first = runner.erase(request("mail")).await.unwrap();
+            assert!(first.events > 0, "{id}");
+            for _ in 0..2 {
+                let again = runner.erase(request("mail")).await.unwrap();
+                // The names of a user's sessions are in no record.
+                if id != "user" {
+                    assert_eq!(again, first, "{id}");
+                }
+                assert_eq!(again.events, first.events, "{id}");
+            }
+            if id == "session" {
+                let other = runner.erase(request("another one")).await.unwrap_err();
+                assert!(matches!(other.kind, RunnerErrorKind::Store { .. }), "{other}");
+            }
+        }
+        let list =
+            ListErasures::new(runner(agent("assistant: noted\n"), &store).key("ada", "s").unwrap().app);
+        assert_eq!(store.erasures(list).await.unwrap().len(), 3);
+        check(&store).await;
     });
 }

@@ -178,10 +178,10 @@ fn a_session_is_replayed() {
                 diverges(&session, agent().tools(vec![gone(world)]).exit_on(["look"])).await,
             ];
             expect![[r#"
-                session stalls/ada/s1: invocation i1 diverged: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
-                session stalls/ada/s1: invocation i1 diverged: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
-                session stalls/ada/s1: invocation i1 diverged: event 5 (replied, step 3) is missing: the run would need nothing more, since the limit of steps was reached
-                session stalls/ada/s1: invocation i1 diverged: event 3 (replied, step 2) is missing: the run would need nothing more, since tool 'look' was called"#]].assert_eq(&said.join("\n"));
+                session stalls/ada/s1: invocation i1 diverged at version 1: event 0 (began, step 0) differs at $.kind.began.instructions: recorded "Look at rows. ", replayed "Be brief."
+                session stalls/ada/s1: invocation i1 diverged at version 3: event 2 (answered, step 1) differs for 'c1': recorded that it ran, replayed unknown tool 'look'; available: none
+                session stalls/ada/s1: invocation i1 diverged at version 6: event 5 (replied, step 3) is missing: the run would need nothing more, since the limit of steps was reached
+                session stalls/ada/s1: invocation i1 diverged at version 4: event 3 (replied, step 2) is missing: the run would need nothing more, since tool 'look' was called"#]].assert_eq(&said.join("\n"));
             // A replay leaves nothing behind.
             let list = stepfold_runner::session_scopes::ListSessions::new("stalls", "ada").unwrap();
             assert_eq!(world.store().list(list).await.unwrap().sessions.len(), 2);

@@ -15,8 +15,10 @@
 
 mod approval_law;
 mod approved_inputs;
+mod budget_ahead;
 mod budget_crashes;
 mod budget_law;
+mod budget_raises;
 mod budget_requests;
 mod budgets;
 mod busy;

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{
-    Agent, AgentBuilder, Decision, Decisions, Edit, ModelView, Redaction, RunEvent,
+    Agent, AgentBuilder, Decision, Decisions, Edit, ModelView, Redaction, RunEvent, Traces,
 };
 use stepfold_runner::session_scopes::{EventRange, SessionStore, SqliteStore, VerifySessions};
 use stepfold_runner::{Runner, SessionHandle, WhenBusy};
@@ -322,6 +322,64 @@ fn observers_see_what_is_stored() {
     let seen = seen.lock().unwrap();
     assert!(seen.len() > 3);
     seen.iter().for_each(|event| assert_clean(event));
+}
+
+/// Records the fields of all spans and log events.
+struct Recorder(Calls);
+
+impl tracing::Subscriber for Recorder {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        span.record(&mut Fields(&self.0));
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        values.record(&mut Fields(&self.0));
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Fields(&self.0));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+struct Fields<'a>(&'a Calls);
+
+impl tracing::field::Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{}={value:?}", field.name()));
+    }
+}
+
+/// Spans with content, and logs of all levels, have what is stored.
+#[test]
+fn spans_and_logs_have_what_is_stored() {
+    let (world, told) = (World::over_sqlite(), Calls::default());
+    tracing::subscriber::with_default(Recorder(Arc::clone(&told)), || {
+        process(async {
+            let agent = agent(&Calls::default(), SCRIPT).build().unwrap();
+            let runner = world.runner(agent).redact(Redaction::all(), ModelView::Keep);
+            let runner = runner.observe(|_| Traces::new("agent").with_content());
+            turn(&runner.when_busy(WhenBusy::Steer).build(), &mut Vec::new()).await;
+            let error = ModelError::new(ModelErrorKind::InvalidRequest, "no account of ada@example.org");
+            let failing = Script::parse("").unwrap().then_fail(error);
+            let failing = self::runner(&world, agent_of(&Calls::default(), failing), ModelView::Keep);
+            failing.session("u", "s2").await.unwrap().run("hi").await.unwrap_err();
+        });
+    });
+    let told = told.lock().unwrap();
+    assert!(told.iter().any(|field| field.contains("[email]")), "{told:?}");
+    assert!(told.iter().any(|field| field.contains("no account of [email]")), "{told:?}");
+    told.iter().for_each(|field| assert_clean(field));
 }
 
 struct Noting(Calls);

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::{Agent, Decision, Exit, Pause};
 use stepfold_runner::session_scopes::{
-    AnyStore, AppendEvent, Author, ClaimSession, CommittedEvent, CreateSession, EnqueueInput, Event, EventId,
-    Expected, ForkSession, GetSession, IdempotencyKey, InboxKind, InvocationId, Label, LabelVersion,
-    MemoryStore, ReadInbox, ReadLabels, RewindSession, RunRecord, ScanSessions, Session, SessionError,
-    SessionKey, SessionSchema, SessionStore, SqliteStore, Timestamp, VerifySessions, WorkerId,
+    AnyStore, AppendEvent, Author, ClaimSession, CommittedEvent, CreateSession, Durability, EnqueueInput,
+    Event, EventId, Expected, ForkSession, GetSession, IdempotencyKey, InboxKind, InvocationId, Label,
+    LabelVersion, MemoryStore, ReadInbox, ReadLabels, RewindSession, RunRecord, ScanSessions, Session,
+    SessionError, SessionKey, SessionSchema, SessionStore, SqliteOptions, SqliteStore, Timestamp,
+    VerifySessions, WorkerId,
 };
 use stepfold_runner::{RetentionOptions, RetentionPolicy, RetentionReport, Runner, WallClock};
 use stepfold_tools::{Approval, Tool, ToolError};
@@ -288,7 +289,7 @@ async fn killed_after<T>(polls: usize, future: impl Future<Output = T>) -> Optio
 /// Makes passes until one has reached the end.
 async fn retain_all(runner: &Runner) -> RetentionReport {
     let mut sum = RetentionReport::default();
-    for _ in 0..1_000 {
+    for _ in 0..100_000 {
         let report = runner.retain(RetentionOptions::new().max_changed(3)).await.unwrap();
         assert_eq!(report.failed, []);
         sum.scanned += report.scanned;
@@ -387,6 +388,42 @@ proptest! {
         let store = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
         process(law(AnyStore::new(store), seed, true));
     }
+}
+
+/// A pass that is killed at any of its first awaits is finished by the next one, with the same result.
+#[test]
+fn a_pass_that_is_killed_anywhere_is_finished_by_the_next() {
+    let mut killed = 0;
+    for polls in (0..90).step_by(2) {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions::new(folder.path().join("sessions.db"));
+        let store = AnyStore::new(options.durability(Durability::Process).open().unwrap());
+        process(async {
+            let random = fastrand::Rng::with_seed(41);
+            let mut world = WorldBuilder { store: &store, random, keys: Vec::new(), next: 0 };
+            for _ in 0..40 {
+                world.step().await.unwrap();
+            }
+            let (clock, now) = (SetClock::default(), day(120).after(Duration::from_secs(3_600)));
+            clock.set(now);
+            let rules = Rules {
+                idle: Some(60),
+                events: Some(2),
+                event_days: None,
+                inbox_days: Some(30),
+                with_waiting: true,
+            };
+            let expected = without_ends(left_of(&view(&store, now).await, &rules, now));
+            let runner = runner(&store, &clock, &rules.policy());
+            killed += u32::from(killed_after(polls, runner.retain(RetentionOptions::new())).await.is_none());
+            // Its lease expires.
+            clock.set(now.after(Duration::from_secs(31)));
+            retain_all(&runner).await;
+            assert_eq!(without_ends(view(&store, now).await), expected, "killed after {polls} polls");
+            assert_eq!(store.verify(VerifySessions::all()).await.unwrap().faults, []);
+        });
+    }
+    assert!(killed >= 5, "only {killed} passes were killed");
 }
 
 /// An agent that asks before it acts.

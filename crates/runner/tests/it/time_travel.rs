@@ -898,8 +898,10 @@ fn tools_that_are_asked_for_at_each_step_are_compared() {
 }
 
 fn why_it_diverged(error: &RunnerError) -> String {
-    let RunnerError { kind: RunnerErrorKind::Diverged { source, .. }, .. } = error else { panic!("{error}") };
-    assert!(error.to_string().ends_with(&format!(" diverged: {source}")), "{error}");
+    let RunnerError { kind: RunnerErrorKind::Diverged { version, source, .. }, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(error.to_string().ends_with(&format!(" diverged at version {version}: {source}")), "{error}");
     source.to_string()
 }
 

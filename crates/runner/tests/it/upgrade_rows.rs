@@ -1,5 +1,7 @@
 //! The table of the guide about changed agents, row by row: what a check says, and whether the run continues.
 
+use std::collections::BTreeMap;
+
 use expect_test::expect;
 use serde_json::{Value, json};
 use stepfold_graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
@@ -163,7 +165,7 @@ fn an_open_call() {
         the rule of approval of a tool with an open call: touched tool pay: approval changed, and call `c2` is open
         the binding of a tool with an open call: touched tool pay: bindings changed, and call `c2` is open; tool pay: schema changed, and call `c2` is open
         the rule of approval of the agent: touched approval changed, and call `c2` is open
-        tools that are asked for at each step: touched tool pay is gone, and call `c2` is open; tools is new, and call `c2` is open
+        tools that are asked for at each step: touched tool pay is gone, and call `c2` is open
         the schema of a key with a value: touched state key log changed, and key `log` has a value
         another type of a key with a value: cannot be read incompatible stored value of key "log": stored as list of string, opened as integer: expected integer, found list at $; register a migration
         the handler of a key with a value: touched state key log changed, and key `log` has a value
@@ -242,4 +244,51 @@ fn an_open_branch() {
         an open call of the agent of an open branch: touched node work: agent: tool pay: effect changed, and call `work/c2` is open
         a tool without an open call, of the agent of an open branch: compatible node work: agent: tool save is gone
     "#]].assert_eq(&table);
+}
+
+/// A graph with a value that was stored as a list of texts, whose agent waits with a call that reads it.
+async fn graph_with_value(world: &World, is_migrated: bool) -> String {
+    const READS: &str = "assistant: > c1 show()\nassistant: done\n";
+    let of = |schema: &Schema| {
+        let show = Tool::new("show", "Shows the log.", |_: RawArgs| async { Ok::<_, ToolError>("") });
+        let parameters = json!({"properties": {"log": {}}, "type": "object"});
+        let show = show.parameters(parameters).input_from_state("log", "log").approval(Approval::Always);
+        let worker = world.agent(READS).schema(schema.clone()).tools(vec![show.build().unwrap()]);
+        let work = AgentNode::new(worker.build().unwrap()).asks("do it");
+        let graph = Graph::builder("clerk").schema(schema.clone()).node("work", work);
+        Agent::from(graph.chain([START, "work", END]).build().unwrap())
+    };
+    let before = world.runner(of(&schema().build().unwrap())).build();
+    let session = before.create("ada", "s1", json!({"log": ["saved"]})).await.unwrap();
+    let waiting = session.run("show it").await.unwrap();
+    assert_eq!(waiting.pending()[0].inputs_from_state[0].value.to_string(), r#"["saved"]"#);
+
+    // The list does not fit.
+    let later = counters().key::<BTreeMap<String, Value>>("log").build().unwrap();
+    let mut today = world.runner(of(&later));
+    if is_migrated {
+        today = today.schema(SessionSchema::new(later).migration("log", |old| Ok(json!({"old": old}))));
+    }
+    let today = today.build();
+    let checked = today.check_upgrade().next().await.unwrap().unwrap();
+    let session = today.session("ada", "s1").await.unwrap();
+    let mut shown = Vec::new();
+    // An approval of the first value does not hold for another one.
+    while let Some(request) = session.pending().await.unwrap().pop() {
+        shown.push(request.inputs_from_state[0].value.to_string());
+        let resumed = session.resume().decide(request.id, Decision::Approve).await;
+        assert_eq!(resumed.is_ok(), checked.continues(), "{checked:?}: {resumed:?}");
+        if resumed.is_err() {
+            break;
+        }
+    }
+    format!("{} {}: {}", checked.status(), checked.reasons().join("; "), shown.join(", "))
+}
+
+/// A migration of a graph converts what the agents of its open branches read.
+#[test]
+fn a_key_of_a_graph_with_a_migration() {
+    let row = |is_migrated| process(graph_with_value(&World::in_memory(), is_migrated));
+    expect![[r#"compatible node work: agent: state key log changed; node work: agent: state key topic is gone; state key log changed; state key topic is gone: ["saved"], {"old":["saved"]}"#]].assert_eq(&row(true));
+    expect![[r#"cannot be read incompatible stored value of key "log": stored as list of string, opened as object: expected object, found list at $; register a migration: ["saved"]"#]].assert_eq(&row(false));
 }

@@ -8,11 +8,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::{Stream, StreamExt};
 use stepfold_runner::agent_loop::Agent;
 use stepfold_runner::agent_loop::test_kit::Script;
-use stepfold_runner::session_scopes::MemoryStore;
+use stepfold_runner::session_scopes::{
+    AnyStore, AppendEvent, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, ForkSession,
+    GetSession, ListSessions, MemoryStore, PruneSession, Pruned, Receipt, ReleaseClaim, RenewClaim, Renewed,
+    RewindSession, ScopeKey, ScopeValues, Session, SessionError, SessionPage, SessionStore, WriteScope,
+};
 use stepfold_runner::{Runner, SessionChange};
 
 use crate::notices::Asleep;
-use crate::world::process;
+use crate::world::{hand_on, process};
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -100,5 +104,55 @@ fn a_late_watcher_is_told_what_follows() {
         assert_eq!(late.drain(), 1);
         let newest = SessionChange::Changed { key: session.key().clone(), version: 4, is_running: false };
         assert_eq!(first.next().await, Some(newest));
+    });
+}
+
+/// A store in which others run before a claim is given back.
+#[derive(Clone)]
+struct SlowRelease {
+    store: AnyStore,
+}
+
+impl SessionStore for SlowRelease {
+    async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        self.store.release(request).await
+    }
+
+    hand_on! { store =>
+        get: GetSession => Session;
+        create: CreateSession => Session;
+        append: AppendEvent => Receipt;
+        list: ListSessions => SessionPage;
+        delete: DeleteSession => Deleted;
+        fork: ForkSession => Session;
+        rewind: RewindSession => Receipt;
+        read_scope: ScopeKey => ScopeValues;
+        write_scope: WriteScope => ScopeValues;
+        prune: PruneSession => Pruned;
+        claim: ClaimSession => Claim;
+        renew: RenewClaim => Renewed;
+    }
+}
+
+/// A watcher that is told that nothing runs finds nothing running, although a failed run gives its claim back.
+#[test]
+fn a_watcher_is_told_of_the_end_after_it() {
+    process(async {
+        let agent = Agent::builder(Script::parse("").unwrap()).build().unwrap();
+        let store = SlowRelease { store: AnyStore::new(MemoryStore::new()) };
+        let runner = Runner::builder(agent, store).clock(Asleep).build();
+        let session = runner.session("ada", "s1").await.unwrap();
+        let mut changes = runner.watch(session.key()).await;
+        let invocation = session.send("hello").await.unwrap();
+        loop {
+            if let Some(SessionChange::Changed { is_running: false, .. }) = changes.next().await {
+                assert!(session.running().is_none(), "told of its end, and running");
+                break;
+            }
+        }
+        invocation.outcome().await.unwrap_err();
     });
 }

@@ -65,7 +65,9 @@ mod streams;
 
 pub use self::app::App;
 #[cfg(feature = "eval")]
-pub use self::experiments::{CandidateChange, Candidates, ErasedCase, ExperimentFolder};
+pub use self::experiments::{
+    CandidateChange, Candidates, ErasedCase, ErasedCopies, ErasureError, ExperimentFolder,
+};
 pub use self::guard::access::Access;
 pub use self::guard::auth::{
     AuthError, Authenticate, Credentials, Principal, Role, Token, Tokens, TokensError,

@@ -1,11 +1,13 @@
 //! Approvals, and questions of tools, as questions to the client: required input, or elicitation, by what the client can
 //! do.
 
+use std::fmt;
+
 use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 use stepfold_agent_loop::{ApprovalRequest, AskReason, Decision};
-use stepfold_runner::SessionHandle;
+use stepfold_runner::{RecordedDecision, SessionHandle};
 
 pub(super) use crate::question::of_persons;
 
@@ -53,6 +55,15 @@ pub(super) fn questions(pending: &[ApprovalRequest]) -> wire::InputRequests {
     asked.collect()
 }
 
+/// Says something before the first question that a result asks.
+pub(super) fn say_before(required: &mut wire::InputRequiredResult, words: &str) {
+    let first = required.input_requests.iter_mut().flatten().next();
+    let Some((_, wire::InputRequest::Elicitation(request))) = first else { return };
+    if let wire::ElicitRequestParams::FormElicitationParams { message, .. } = &mut request.params {
+        *message = format!("{words}\n{message}");
+    }
+}
+
 /// The result that asks for decisions. The answers come with the session, to whichever process serves then.
 pub(super) fn required(session: &SessionHandle, pending: &[ApprovalRequest]) -> wire::InputRequiredResult {
     wire::InputRequiredResult::new(Some(questions(pending)), Some(session.key().id.as_str().to_owned()))
@@ -88,6 +99,64 @@ pub(super) fn decisions(
     let decided =
         |request: &ApprovalRequest| Some((request.id.clone(), decision(request, answers.get(&request.id)?)?));
     of_persons(pending).filter_map(decided).collect()
+}
+
+/// Whether all answers are about what is pending.
+pub(super) fn are_all_about(pending: &[ApprovalRequest], answers: &wire::InputResponses) -> bool {
+    answers.keys().all(|id| pending.iter().any(|request| request.id == *id))
+}
+
+/// An answer that changes nothing: another decision came before it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LateAnswer {
+    /// The id of the request.
+    pub(super) request: String,
+    /// The decision that counts.
+    decided: &'static str,
+    by: Option<String>,
+}
+
+impl fmt::Display for LateAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LateAnswer { request, decided, by } = self;
+        write!(f, "answer to `{request}` not taken: it was {decided} before")?;
+        by.iter().try_for_each(|by| write!(f, " by {by}"))
+    }
+}
+
+/// The answers to requests that were decided otherwise before. An answer that was sent twice is left out.
+pub(super) fn late_answers(
+    recorded: &[RecordedDecision],
+    answers: &wire::InputResponses,
+    as_recorded: impl Fn(Decision) -> Decision,
+) -> Vec<LateAnswer> {
+    let late = answers.iter().filter_map(|(id, answer)| {
+        let recorded = recorded.iter().find(|recorded| recorded.request == *id)?;
+        let decided = match &recorded.decision {
+            Decision::Approve => "approved",
+            Decision::Modify { .. } => "answered with other values",
+            _ => "rejected",
+        };
+        let late = LateAnswer { request: id.clone(), decided, by: recorded.by.clone() };
+        differs(&recorded.decision, answer, &as_recorded).then_some(late)
+    });
+    late.collect()
+}
+
+/// Whether an answer decides otherwise. To cancel decides nothing. A record may have other values than were given: an answer is
+/// compared as it would be recorded.
+fn differs(recorded: &Decision, answer: &Value, as_recorded: &impl Fn(Decision) -> Decision) -> bool {
+    let content = &answer["content"];
+    let rejects = content["decision"] == "reject";
+    match (answer["action"].as_str(), recorded) {
+        (Some("decline"), recorded) => !matches!(recorded, Decision::Reject { .. }),
+        (Some("accept"), Decision::Approve) => rejects,
+        (Some("accept"), Decision::Modify { .. }) => {
+            as_recorded(Decision::modify(content.clone())) != *recorded
+        }
+        (Some("accept"), _) => !rejects,
+        _ => false,
+    }
 }
 
 /// The decision in a client's answer. To decline is to reject; to cancel decides nothing.

@@ -10,7 +10,8 @@ use stepfold_runner::{
 };
 
 use super::AgentServer;
-use super::ask;
+use super::ask::{self, LateAnswer};
+use super::wording::in_words;
 
 /// The result of following an invocation for a client.
 enum FollowOutcome {
@@ -19,6 +20,29 @@ enum FollowOutcome {
     Long,
     /// Its client is gone.
     Alone,
+}
+
+/// The outcome of asking a client.
+enum AskOutcome {
+    /// The response of its request, which asks, or says what waits.
+    Told(Box<wire::CallToolResponse>),
+    /// It has answered, and the run continues.
+    Answered(Invocation),
+}
+
+const EARLIER_WAITS: &str = "the session waits for decisions about earlier calls";
+
+const NOT_TAKEN: &str = "[the message was not taken: the session waited for decisions about an earlier one, which ended as follows]";
+
+const STORED: &str =
+    "[the message is stored: it comes after an earlier one, which waited for decisions and ended as follows]";
+
+/// The response with a note before its content.
+fn with_note(mut response: wire::CallToolResponse, note: Option<&str>) -> wire::CallToolResponse {
+    if let (wire::CallToolResponse::Complete(result), Some(note)) = (&mut response, note) {
+        result.content.insert(0, wire::ContentBlock::text(note));
+    }
+    response
 }
 
 impl AgentServer {
@@ -41,13 +65,13 @@ impl AgentServer {
             asked.as_deref().or_else(|| text("session")).map_or_else(|| RandomIds.next(), str::to_owned);
         let session = match self.runner.session(&*self.user, session).await {
             Ok(session) => session,
-            Err(error) => return Ok(failed(&error.to_string())),
+            Err(error) => return Ok(failed(&in_words(&error))),
         };
         let answered = match (asked, text("message")) {
             (None, Some(message)) => match session.send(message).await {
                 Ok(invocation) => self.follow_to_answer(&session, invocation, context).await,
                 Err(RunnerError { kind: RunnerErrorKind::Pending { .. }, .. }) => {
-                    still_waiting(&session, context).await
+                    self.ask_again(&session, context).await
                 }
                 Err(error) => Err(error),
             },
@@ -56,7 +80,7 @@ impl AgentServer {
                     .await
             }
         };
-        answered.or_else(|error| Ok(failed(&error.to_string())))
+        answered.or_else(|error| Ok(failed(&in_words(&error))))
     }
 
     /// Continues with a client's answers. A client that sends them again, because it died before it heard of the end, hears
@@ -67,15 +91,23 @@ impl AgentServer {
         answers: &wire::InputResponses,
         context: &RequestContext<RoleServer>,
     ) -> Result<wire::CallToolResponse, RunnerError> {
-        let decisions = ask::decisions(&session.pending().await?, answers);
+        let pending = session.pending().await?;
+        let decisions = ask::decisions(&pending, answers);
+        let mut late = Vec::new();
+        if !ask::are_all_about(&pending, answers) {
+            let as_recorded = |decision| session.as_recorded(decision);
+            late = ask::late_answers(&session.decisions().await?, answers, as_recorded);
+        }
         if decisions.is_empty()
             && let Some(run) = session.last_run().await?
             && let Some(exit) = run.exit()
         {
-            return Ok(result(session, &run.last_words().unwrap_or_default(), exit).into());
+            let result = result(session, &run.last_words().unwrap_or_default(), exit);
+            return Ok(with_late_answers(result.into(), &late));
         }
         let invocation = self.resume(session, decisions)?;
-        self.follow_to_answer(session, invocation, context).await
+        let response = self.follow_to_answer(session, invocation, context).await?;
+        Ok(with_late_answers(response, &late))
     }
 
     pub(super) fn resume(
@@ -101,28 +133,73 @@ impl AgentServer {
         mut invocation: Invocation,
         context: &RequestContext<RoleServer>,
     ) -> Result<wire::CallToolResponse, RunnerError> {
+        let mut note = None;
         loop {
             let outcome = match self.follow(&invocation, context).await {
-                FollowOutcome::Ended(outcome) => outcome?,
+                FollowOutcome::Ended(outcome) => match (outcome, invocation.receipt()) {
+                    (Err(error), Some(_)) if error.is_of_other_agent() => {
+                        let stored = "the answer is stored, and the run waits for a version of the agent that continues it";
+                        return Ok(failed(&format!("{stored}: {}", in_words(&error))));
+                    }
+                    (outcome, _) => outcome,
+                },
                 FollowOutcome::Long => {
                     hold_until_end(&invocation, context);
                     return self.begin_task(session, invocation).await.map(Into::into);
                 }
                 FollowOutcome::Alone => return Ok(failed("the connection was closed; the run continues")),
             };
-            let pending = outcome.pending();
-            if pending.is_empty() {
-                let words = outcome.last_words().unwrap_or_default();
-                return Ok(result(session, &words, outcome.exit()).into());
+            let (pending, text) = match outcome {
+                Ok(outcome) if outcome.pending().is_empty() => {
+                    let words = outcome.last_words().unwrap_or_default();
+                    return Ok(with_note(result(session, &words, outcome.exit()).into(), note));
+                }
+                Ok(outcome) => (outcome.pending(), outcome.text().into_owned()),
+                // A run that its process had left comes first, and waits.
+                Err(RunnerError { kind: RunnerErrorKind::Pending { is_accepted, .. }, .. }) => {
+                    note = Some(if is_accepted { STORED } else { NOT_TAKEN });
+                    (session.pending().await?, EARLIER_WAITS.to_owned())
+                }
+                Err(error) => return Err(error),
+            };
+            match self.ask(session, &text, &pending, context).await? {
+                AskOutcome::Told(response) => return Ok(*response),
+                AskOutcome::Answered(continued) => invocation = continued,
             }
-            if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
-                return Ok(ask::required(session, &pending).into());
+        }
+    }
+
+    /// Asks the client about what is pending, in the way that it can be asked.
+    async fn ask(
+        &self,
+        session: &SessionHandle,
+        text: &str,
+        pending: &[ApprovalRequest],
+        context: &RequestContext<RoleServer>,
+    ) -> Result<AskOutcome, RunnerError> {
+        if ask::can_require_input(context) && ask::of_persons(pending).next().is_some() {
+            return Ok(AskOutcome::Told(Box::new(ask::required(session, pending).into())));
+        }
+        let decisions = ask::elicited(pending, context).await;
+        Ok(match decisions.is_empty() {
+            true => AskOutcome::Told(Box::new(waiting_result(session, text, pending).into())),
+            false => AskOutcome::Answered(self.resume(session, decisions)?),
+        })
+    }
+
+    /// The session waits for decisions from before, and takes no message meanwhile: the client is asked, also after a restart.
+    async fn ask_again(
+        &self,
+        session: &SessionHandle,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<wire::CallToolResponse, RunnerError> {
+        let pending = session.pending().await?;
+        match self.ask(session, EARLIER_WAITS, &pending, context).await? {
+            AskOutcome::Told(response) => Ok(*response),
+            AskOutcome::Answered(invocation) => {
+                let response = self.follow_to_answer(session, invocation, context).await?;
+                Ok(with_note(response, Some(NOT_TAKEN)))
             }
-            let decisions = ask::elicited(&pending, context).await;
-            if decisions.is_empty() {
-                return Ok(waiting_result(session, &outcome.text(), &pending).into());
-            }
-            invocation = self.resume(session, decisions)?;
         }
     }
 
@@ -163,25 +240,37 @@ impl AgentServer {
     }
 }
 
-/// The session waits for decisions from before, and takes no message meanwhile.
-async fn still_waiting(
-    session: &SessionHandle,
-    context: &RequestContext<RoleServer>,
-) -> Result<wire::CallToolResponse, RunnerError> {
-    let pending = session.pending().await?;
-    if ask::can_require_input(context) && ask::of_persons(&pending).next().is_some() {
-        return Ok(ask::required(session, &pending).into());
+/// The response, which names the answers that came after other ones: as its content, before the first question that it asks, or in
+/// the status of its task.
+fn with_late_answers(mut response: wire::CallToolResponse, late: &[LateAnswer]) -> wire::CallToolResponse {
+    if late.is_empty() {
+        return response;
     }
-    Ok(waiting_result(session, "the session waits for decisions about earlier calls", &pending).into())
+    let ids: Vec<&str> = late.iter().map(|late| late.request.as_str()).collect();
+    let words: Vec<String> = late.iter().map(ToString::to_string).collect();
+    match &mut response {
+        wire::CallToolResponse::Complete(result) => {
+            result.content.splice(0..0, words.into_iter().map(wire::ContentBlock::text));
+            if let Some(Value::Object(structured)) = &mut result.structured_content {
+                structured.insert("decided_before".to_owned(), json!(ids));
+            }
+        }
+        wire::CallToolResponse::InputRequired(required) => {
+            ask::say_before(required, &words.join("\n"));
+            required.meta = serde_json::from_value(json!({"stepfold/decided_before": ids})).ok();
+        }
+        wire::CallToolResponse::Task(created) => created.task.status_message = Some(words.join("\n")),
+        _ => {}
+    }
+    response
 }
 
 /// Holds the permit of the request until the run ends.
 fn hold_until_end(invocation: &Invocation, context: &RequestContext<RoleServer>) {
     let (invocation, held) = (invocation.clone(), context.extensions.clone());
     tokio::spawn(async move {
-        if let Err(error) = invocation.outcome().await {
-            tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
-        }
+        // The runner logs a failure.
+        let _ = invocation.outcome().await;
         drop(held);
     });
 }

@@ -42,6 +42,7 @@ mod call;
 mod http;
 mod resources;
 mod task;
+mod wording;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -174,6 +175,11 @@ impl AgentServer {
                 "text": {"type": "string"},
                 "exit": {},
                 "waits": {"type": "array"},
+                "decided_before": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The questions whose answers were not taken: others were given before.",
+                },
             },
             "required": ["session", "text"],
         });

@@ -3,10 +3,11 @@
 use rmcp::model as wire;
 use serde_json::{Map, Value};
 use stepfold_runner::SessionHandle;
-use stepfold_session_scopes::{EventRange, GetSession, ListSessions, SessionStore as _};
+use stepfold_session_scopes::{ListSessions, SessionStore as _};
 use stepfold_state_core::state::{MESSAGES, State};
 
 use super::AgentServer;
+use super::wording::in_words;
 
 /// The prefix of the id of a session.
 const SCHEME: &str = "stepfold://sessions/";
@@ -19,7 +20,7 @@ const PARTS: [(&str, &str); 2] = [("state", "application/json"), ("transcript", 
 
 impl AgentServer {
     pub(super) async fn resources(&self) -> Result<Vec<wire::Resource>, wire::ErrorData> {
-        let failed = |error: &dyn std::error::Error| wire::ErrorData::internal_error(error.to_string(), None);
+        let failed = |error: &dyn std::error::Error| wire::ErrorData::internal_error(in_words(error), None);
         let key = self.runner.key(&*self.user, "any").map_err(|error| failed(&error))?;
         let list = ListSessions::new(key.app.as_str(), &*self.user).map_err(|error| failed(&error))?;
         let listed = self.runner.store().list(list.limit(LISTED)).await.map_err(|error| failed(&error))?;
@@ -48,7 +49,7 @@ impl AgentServer {
         let (_, kind) = PARTS.into_iter().find(|(known, _)| *known == part).ok_or_else(unknown)?;
         let session = self.existing(id).await.ok_or_else(unknown)?;
         let state = session.state().await;
-        let state = state.map_err(|error| wire::ErrorData::internal_error(error.to_string(), None))?;
+        let state = state.map_err(|error| wire::ErrorData::internal_error(in_words(&error), None))?;
         let text = if part == "state" { values(&state).to_string() } else { state.messages().to_string() };
         let contents = wire::ResourceContents::text(text, uri).with_mime_type(kind);
         Ok(wire::ReadResourceResult::new(vec![contents]))
@@ -56,10 +57,7 @@ impl AgentServer {
 
     /// A session that is there: to ask for one makes none.
     pub(super) async fn existing(&self, id: &str) -> Option<SessionHandle> {
-        let key = self.runner.key(&*self.user, id).ok()?;
-        let get = GetSession::new(key).events(EventRange::None).without_state();
-        self.runner.store().get(get).await.ok()?;
-        self.runner.session(&*self.user, id).await.ok()
+        self.runner.find_session(&*self.user, id).await.ok().flatten()
     }
 }
 

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rmcp::model as wire;
 use rmcp::service::{RequestContext, RoleServer};
@@ -15,9 +16,12 @@ use stepfold_agent_loop::{Exit, Run};
 use stepfold_runner::{Invocation, RunnerError, SessionHandle};
 use stepfold_session_scopes::{EventRange, InvocationId, Session};
 
+use tokio::time::Instant;
+
 use super::AgentServer;
 use super::ask;
 use super::call::result;
+use super::wording::in_words;
 
 /// The interval at which a client should poll, in milliseconds.
 const POLL: u64 = 1_000;
@@ -28,14 +32,38 @@ const LOOKED_AT: usize = 64;
 /// Bounds the failures that are remembered.
 const REMEMBERED: usize = 1_000;
 
+/// Why this process does not continue a run.
+#[derive(Clone)]
+enum TaskFailure {
+    /// It failed.
+    Failed(String),
+    /// Another version of the agent continues it, as this one has seen at a time.
+    OtherAgent(String, Instant),
+}
+
+/// The time after which a poll looks again whether this version continues a run by now.
+const LOOKS_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// Why runs failed, by their tasks, the oldest failure first.
 #[derive(Clone, Default)]
-pub(super) struct TaskFailures(Arc<Mutex<VecDeque<(String, String)>>>);
+pub(super) struct TaskFailures(Arc<Mutex<VecDeque<(String, TaskFailure)>>>);
 
 impl TaskFailures {
-    fn of(&self, task: &str) -> Option<String> {
+    fn of(&self, task: &str) -> Option<TaskFailure> {
         let failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone())
+        let found = failures.iter().find(|(failed, _)| failed == task).map(|(_, why)| why.clone());
+        found.filter(|why| match why {
+            TaskFailure::OtherAgent(_, seen) => seen.elapsed() < LOOKS_AGAIN_AFTER,
+            TaskFailure::Failed(_) => true,
+        })
+    }
+
+    /// Why a task stands still that another version of the agent continues.
+    fn waits_for_other(&self, task: &str) -> Option<String> {
+        match self.of(task)? {
+            TaskFailure::OtherAgent(why, _) => Some(why),
+            TaskFailure::Failed(_) => None,
+        }
     }
 
     /// Waits for the end of a run in the background, keeps its error, and drops the held value then.
@@ -47,7 +75,13 @@ impl TaskFailures {
             let mut failures = failures.0.lock().unwrap_or_else(PoisonError::into_inner);
             failures.retain(|(failed, _)| *failed != task);
             if let Err(error) = ended {
-                failures.push_back((task, error.to_string()));
+                let why = in_words(&error);
+                let is_of_other = error.is_of_other_agent();
+                let failure = match is_of_other {
+                    true => TaskFailure::OtherAgent(why, Instant::now()),
+                    false => TaskFailure::Failed(why),
+                };
+                failures.push_back((task, failure));
             }
             if failures.len() > REMEMBERED {
                 failures.pop_front();
@@ -138,7 +172,10 @@ impl AgentServer {
         let stored =
             session.read_events(EventRange::Last(LOOKED_AT)).await.map_err(|error| internal(&error))?;
         let payload = self.payload(id, invocation, &session, &stored, context).await?;
-        let task = task(id, &stored, payload.status());
+        let mut task = task(id, &stored, payload.status());
+        if payload.status() == wire::TaskStatus::Working {
+            task.status_message = self.failures.waits_for_other(id);
+        }
         Ok(wire::GetTaskResult::new(wire::DetailedTask::new(task, payload)))
     }
 
@@ -173,9 +210,14 @@ impl AgentServer {
                 wire::TaskPayload::InputRequired { input_requests: ask::questions(&pending) }
             }
             None => {
-                if let Some(reason) = self.failures.of(id) {
-                    let error = wire::ErrorData::internal_error(reason, None);
-                    return Ok(wire::TaskPayload::Failed { error: object(&error) });
+                match self.failures.of(id) {
+                    Some(TaskFailure::Failed(reason)) => {
+                        let error = wire::ErrorData::internal_error(reason, None);
+                        return Ok(wire::TaskPayload::Failed { error: object(&error) });
+                    }
+                    // It has not failed: the other version tells of its end.
+                    Some(TaskFailure::OtherAgent(..)) => return Ok(wire::TaskPayload::Working),
+                    None => {}
                 }
                 // Its process died. If another worker has it, that one continues; and a user without a free place for runs
                 // asks again.
@@ -208,7 +250,7 @@ impl AgentServer {
         let submitted = self.deciding(&session, decisions).submit().await;
         // An answer that does not fit is the client's to mend.
         let (_, invocation) =
-            submitted.map_err(|error| wire::ErrorData::invalid_params(error.to_string(), None))?;
+            submitted.map_err(|error| wire::ErrorData::invalid_params(in_words(&error), None))?;
         self.failures.watch(id.to_owned(), invocation, context.extensions.clone());
         Ok(())
     }
@@ -249,5 +291,5 @@ fn object<T: serde::Serialize>(value: &T) -> wire::JsonObject {
 }
 
 fn internal(error: &RunnerError) -> wire::ErrorData {
-    wire::ErrorData::internal_error(error.to_string(), None)
+    wire::ErrorData::internal_error(in_words(error), None)
 }

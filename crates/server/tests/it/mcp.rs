@@ -288,6 +288,182 @@ async fn a_question_of_a_tool_is_required_input() {
     // A client that did not hear of it asks again, and nothing runs again.
     let again = client.request("tools/call", answer(json!({"to": "Rome"}))).await;
     assert_eq!(again["result"]["structuredContent"]["text"], "Have a nice trip.", "{again}");
+    assert_eq!(again["result"]["structuredContent"]["decided_before"], Value::Null, "{again}");
+    // One who answered otherwise is told that it does not count.
+    let other = client.request("tools/call", answer(json!({"to": "Bari"}))).await;
+    let said = other["result"]["content"][0]["text"].as_str().unwrap();
+    assert_eq!(said, format!("answer to `{id}` not taken: it was answered with other values before"));
+    assert_eq!(other["result"]["structuredContent"]["decided_before"], json!([id]), "{other}");
+}
+
+/// An answer that comes after another one changes nothing, and says so; one that is sent twice hears of the end.
+#[tokio::test]
+async fn a_second_answer_is_told_what_was_decided() {
+    let accept = |decision| json!({"action": "accept", "content": {"decision": decision}});
+    for (first, second, told) in [
+        (accept("approve"), accept("approve"), None),
+        (accept("approve"), accept("reject"), Some("approved")),
+        (accept("approve"), json!({"action": "decline"}), Some("approved")),
+        (accept("approve"), json!({"action": "cancel"}), None),
+        (accept("reject"), accept("reject"), None),
+        (json!({"action": "decline"}), accept("reject"), None),
+        (accept("reject"), accept("approve"), Some("rejected")),
+    ] {
+        let runner = runner(BILL);
+        let mut client = Client::modern(runner.clone(), json!({"elicitation": {"form": {}}})).await;
+        let asked = client.call(json!({"message": "pay the bill"})).await;
+        let id = asked["inputRequests"].as_object().unwrap().keys().next().unwrap();
+        let answer = |answer: &Value| {
+            json!({
+                "name": "clerk",
+                "arguments": {"message": "pay the bill"},
+                "inputResponses": {id: answer},
+                "requestState": asked["requestState"],
+            })
+        };
+        client.request("tools/call", answer(&first)).await;
+        let mut other = Client::modern(runner, json!({"elicitation": {"form": {}}})).await;
+        let answered = other.request("tools/call", answer(&second)).await;
+        assert_eq!(answered["result"]["structuredContent"]["text"], "It is paid.", "{answered}");
+        let said = answered["result"]["content"][0]["text"].as_str().unwrap();
+        let expected = told.map(|told| format!("answer to `{id}` not taken: it was {told} before"));
+        assert_eq!(said, expected.as_deref().unwrap_or("It is paid."));
+    }
+}
+
+/// A request with answers to what a result has asked.
+fn answering(asked: &Value, answers: &Value) -> Value {
+    json!({
+        "name": "clerk",
+        "arguments": {"message": "pay the bills"},
+        "inputResponses": answers,
+        "requestState": asked["requestState"],
+    })
+}
+
+fn approve() -> Value {
+    json!({"action": "accept", "content": {"decision": "approve"}})
+}
+
+/// The same answer is a repeat, also where the store has other values than were given; another one is not.
+#[tokio::test]
+async fn an_answer_that_was_redacted_may_be_sent_again() {
+    let script = "assistant: > c1 book()\nassistant: Have a nice trip.\n";
+    let agent = runner(script).agent().clone();
+    let rules = stepfold_agent_loop::Redaction::all();
+    let runner =
+        Runner::builder(agent, MemoryStore::new()).redact(rules, stepfold_agent_loop::ModelView::Keep);
+    let mut client = Client::modern(runner.build(), json!({"elicitation": {"form": {}}})).await;
+    let asked = client.call(json!({"message": "book"})).await;
+    let id = asked["inputRequests"].as_object().unwrap().keys().next().unwrap();
+    let answers = |to: &str| json!({id: {"action": "accept", "content": {"to": to}}});
+    let address = "Rome, ada@example.org";
+    for (to, is_late) in [(address, false), (address, false), ("Bari, ada@example.org", true)] {
+        let answered = client.request("tools/call", answering(&asked, &answers(to))).await;
+        let result = &answered["result"];
+        assert_eq!(result["structuredContent"]["text"], "Have a nice trip.", "{answered}");
+        assert_eq!(result["structuredContent"]["decided_before"].is_array(), is_late, "{answered}");
+    }
+}
+
+/// An answer that came too late is told also where the run asks more or waits, and in a task.
+#[tokio::test]
+async fn a_late_answer_is_told_in_each_kind_of_result() {
+    let bills = "assistant: > c1 pay()   > c2 pay()\nassistant: They are paid.\n";
+    let reject = json!({"action": "accept", "content": {"decision": "reject"}});
+    for capabilities in [json!({"elicitation": {"form": {}}}), json!({}), with_tasks()] {
+        let runner = runner(bills);
+        let mut client = Client::modern(runner.clone(), json!({"elicitation": {"form": {}}})).await;
+        let asked = client.call(json!({"message": "pay the bills"})).await;
+        let ids: Vec<&String> = asked["inputRequests"].as_object().unwrap().keys().collect();
+        let [first, second] = &*ids else { panic!("{asked}") };
+        client.request("tools/call", answering(&asked, &json!({*first: approve()}))).await;
+        let mut late = Client::modern(runner, capabilities.clone()).await;
+        let told = late.request("tools/call", answering(&asked, &json!({*first: reject}))).await;
+        let (result, words) =
+            (&told["result"], format!("answer to `{first}` not taken: it was approved before"));
+        match result["resultType"].as_str().unwrap() {
+            "input_required" => {
+                assert!(capabilities["elicitation"].is_object(), "{told}");
+                assert_eq!(result["_meta"]["stepfold/decided_before"], json!([first]), "{told}");
+                let message = result["inputRequests"][*second]["params"]["message"].as_str().unwrap();
+                assert!(message.starts_with(&format!("{words}\nRun pay")), "{told}");
+            }
+            "task" => assert_eq!(result["statusMessage"], words, "{told}"),
+            _ => {
+                assert_eq!(result["content"][0]["text"], words, "{told}");
+                assert_eq!(result["structuredContent"]["exit"], "waits", "{told}");
+                assert_eq!(result["structuredContent"]["decided_before"], json!([first]), "{told}");
+            }
+        }
+    }
+    let mut client = Client::legacy(runner(TALK), json!({})).await;
+    let tools = client.request("tools/list", json!({})).await;
+    let properties = &tools["result"]["tools"][0]["outputSchema"]["properties"];
+    assert_eq!(properties["decided_before"]["type"], "array", "{tools}");
+}
+
+/// A client of the older revision is asked again when the server is another process by now: the run waits, or was left before it
+/// has asked.
+#[tokio::test]
+async fn an_older_client_is_asked_again_after_a_restart() {
+    use stepfold_state_core::chat::{ModelError, ModelErrorKind};
+
+    for is_left in [false, true] {
+        let store = AnyStore::new(MemoryStore::new());
+        let mut before = runner_over(store.clone(), BILL, true);
+        if is_left {
+            let down = ModelError::new(ModelErrorKind::Overloaded, "come back later");
+            let model = Script::parse("").unwrap().then_fail(down);
+            let agent = before.agent().to_builder().model(model).build().unwrap();
+            before = Runner::builder(agent, store.clone()).worker("server").unwrap().build();
+        }
+        let session = before.session("ada", "s1").await.unwrap();
+        assert_eq!(session.run("pay the bill").await.is_err(), is_left);
+        before.shutdown(Duration::ZERO).await;
+
+        let script = format!("{BILL}assistant: You are welcome.\n");
+        let runner = runner_over(store, &script, true);
+        let mut client = Client::legacy(runner, json!({"elicitation": {}})).await;
+        let arguments = json!({"message": "thank you", "session": "s1"});
+        let id = client.begin("tools/call", json!({"name": "clerk", "arguments": arguments})).await;
+        let question = loop {
+            let message = client.receive().await;
+            assert_ne!(message["id"], id, "{message}");
+            if message["method"] == "elicitation/create" {
+                break message;
+            }
+        };
+        assert_eq!(question["params"]["message"], "Run pay with {}?");
+        client.send(json!({"jsonrpc": "2.0", "id": question["id"], "result": approve()})).await;
+        let answer = client.answer(id).await;
+        let content = &answer["result"]["content"];
+        assert_eq!(content[1]["text"], "It is paid.", "{answer}");
+        let note = if is_left { "[the message is stored: " } else { "[the message was not taken: " };
+        assert!(content[0]["text"].as_str().unwrap().starts_with(note), "{answer}");
+    }
+}
+
+/// What an operator can do about an error is told by commands.
+#[tokio::test]
+async fn an_error_names_no_method_of_the_library() {
+    let store = AnyStore::new(MemoryStore::new());
+    let mut before =
+        Client::modern(runner_over(store.clone(), BILL, true), json!({"elicitation": {"form": {}}})).await;
+    let asked = before.call(json!({"message": "pay the bill"})).await;
+    let id = asked["inputRequests"].as_object().unwrap().keys().next().unwrap();
+    let without = Agent::builder(Script::parse(BILL).unwrap()).name("clerk").build().unwrap();
+    let without = Runner::builder(without, store).worker("other").unwrap().build();
+    let mut other = Client::modern(without, json!({"elicitation": {"form": {}}})).await;
+    let again = json!({"message": "and now?", "session": asked["requestState"]});
+    for told in [
+        other.request("tools/call", answering(&asked, &json!({id: approve()}))).await["result"].clone(),
+        other.call(again).await,
+    ] {
+        let words = told["content"][0]["text"].as_str().unwrap();
+        assert!(words.contains("`stepfold resume --with-changed-agent`"), "{words}");
+        assert!(!words.contains("()"), "{words}");
+    }
 }
 
 fn with_tasks() -> Value {
@@ -336,6 +512,36 @@ async fn a_task_asks_and_continues_with_the_answer() {
     let updated = client.request("tasks/update", json!({"taskId": task, "inputResponses": answers})).await;
     assert!(updated.get("error").is_none(), "{updated}");
     let done = until(&mut client, &task, "completed").await;
+    assert_eq!(done["result"]["structuredContent"]["text"], "It is paid.", "{done}");
+}
+
+/// A version of the agent that does not continue the run stores the answer, and says that the task continues: the other one ends it.
+#[tokio::test]
+async fn a_task_of_another_version_of_the_agent_has_not_failed() {
+    let store = AnyStore::new(MemoryStore::new());
+    let mut before = Client::modern(runner_over(store.clone(), BILL, true), with_tasks()).await;
+    let begun = before.call(json!({"message": "pay the bill"})).await;
+    let task = begun["taskId"].clone();
+    let asks = until(&mut before, &task, "input_required").await;
+    let id = asks["inputRequests"].as_object().unwrap().keys().next().unwrap();
+
+    let model = Script::parse(BILL).unwrap();
+    let without = Agent::builder(model).name("clerk").build().unwrap();
+    let without = Runner::builder(without, store).worker("other").unwrap().build();
+    let mut other = Client::modern(without, with_tasks()).await;
+    let answers = json!({id: {"action": "accept", "content": {"decision": "approve"}}});
+    let updated = other.request("tasks/update", json!({"taskId": task, "inputResponses": answers})).await;
+    assert!(updated.get("error").is_none(), "{updated}");
+    let refused = loop {
+        let answer = other.request("tasks/get", json!({"taskId": task})).await;
+        assert_eq!(answer["result"]["status"], "working", "{answer}");
+        if answer["result"]["statusMessage"].is_string() {
+            break answer["result"]["statusMessage"].as_str().unwrap().to_owned();
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(refused.contains("tool pay is gone") && !refused.contains("()"), "{refused}");
+    let done = until(&mut before, &task, "completed").await;
     assert_eq!(done["result"]["structuredContent"]["text"], "It is paid.", "{done}");
 }
 

@@ -89,3 +89,29 @@ pub(crate) fn figures() {
         });
     }
 }
+
+/// So many messages of 1 kB: made (`texts`), appended over SQLite (`appended`), then also found by a first search
+/// (`indexed`), by a search after each 64 (`grown`), or by 100 further searches (`searched`).
+pub(crate) fn counted(what: &str, messages: usize) {
+    let mut luck = fastrand::Rng::with_seed(7);
+    let texts: Vec<String> = (0..messages).map(|_| text(&mut luck)).collect();
+    if what == "texts" {
+        black_box(&texts);
+        return;
+    }
+    let bench = Sqlite::open();
+    let (store, long) = (bench.store(), key("long"));
+    bench.wait(async {
+        create(store, long.clone(), &schema()).await;
+        let searches = if what == "grown" { 64 } else { messages };
+        for texts in texts.chunks(searches) {
+            append(store, &long, texts.to_vec()).await;
+            if what != "appended" {
+                search(store, &long, "w1").await;
+            }
+        }
+        for _ in 0..if what == "searched" { 100 } else { 0 } {
+            search(store, &long, "w1 w77 w777 w7777 w12345").await;
+        }
+    });
+}

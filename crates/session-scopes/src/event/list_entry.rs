@@ -102,9 +102,9 @@ pub(crate) struct ListEntry {
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 impl ListEntry {
-    /// A session by its first events and its newest one, without those that a rewind has hidden.
-    pub(crate) fn of(key: &SessionKey, first: &[CommittedEvent], newest: Option<&Event>) -> Self {
-        let is_unfinished = newest.is_some_and(Event::is_unfinished);
+    /// A session by its first events, without those that a rewind has hidden, and by whether its newest one leaves a run
+    /// unfinished.
+    pub(crate) fn of(key: &SessionKey, first: &[CommittedEvent], is_unfinished: bool) -> Self {
         ListEntry { is_unfinished, searched: searched_of(&key.id, first) }
     }
 

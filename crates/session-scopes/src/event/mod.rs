@@ -16,6 +16,8 @@ pub(crate) use self::list_entry::{FIRST, lower, searched_of};
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::recent::RecentTexts;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::stored::texts_of_body;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::tags::{MARKS, TAG_BYTES, TagDigest, tag_digest, tags_of_body};
 pub(crate) use self::types::exceeds;
 pub use self::types::{Actions, CommittedEvent, Event, EventKind, Metadata, RunRecord};

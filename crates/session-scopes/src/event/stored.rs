@@ -32,6 +32,8 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use stepfold_state_core::chat::Message;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use stepfold_state_core::chat::StoredText;
 use stepfold_state_core::state::Delta;
 
 use super::erasure::Erasure;
@@ -282,6 +284,20 @@ fn read(text: &str) -> Result<EventIn<'_>, SessionError> {
         Ok(stored) if stored.v <= EVENT_FORMAT => Ok(stored),
         other => Err(fault_of(text, other.err())),
     }
+}
+
+/// The texts of the messages of a body, read without the rest of it; `None` if it is no body of a known format.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn texts_of_body(body: &str) -> Option<Vec<StoredText<'_>>> {
+    #[derive(Deserialize)]
+    struct TextsIn<'a> {
+        v: u64,
+        #[serde(borrow, default)]
+        messages: Vec<StoredText<'a>>,
+    }
+
+    let texts = serde_json::from_str::<TextsIn<'_>>(body).ok()?;
+    (texts.v <= EVENT_FORMAT).then_some(texts.messages)
 }
 
 impl EventIn<'_> {

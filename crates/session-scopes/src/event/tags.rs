@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::types::Event;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::keys::sealer::{is_sealed, sealed_tags};
 
 /// The length of a tag's digest in an index, in bytes.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -45,6 +47,9 @@ impl Event {
 /// The digests of the tags of a stored event. Those of most are found out without reading it.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn tags_of_body(id: &str, at: crate::time::Timestamp, body: &str) -> Vec<TagDigest> {
+    if is_sealed(body) {
+        return sealed_tags(body);
+    }
     // NOTE: a search of the text is much cheaper than parsing, and few events have tags.
     if !MARKS.iter().any(|mark| body.contains(mark)) {
         return Vec::new();

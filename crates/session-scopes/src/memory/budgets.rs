@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::SessionError;
 use crate::ids::{AppId, BudgetId, LifeId, ReservationId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ERASED_USER, EraseData, ListSpend, MAX_BUDGET_AMOUNT, RaiseBudgets,
-    ReadBudgets, ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendRecord, SpendState,
+    AppendReservation, BudgetAmount, BudgetBalance, BudgetRaise, ERASED_USER, EraseData, ListRaises,
+    ListSpend, MAX_BUDGET_AMOUNT, RaiseBudgets, ReadBudgets, ReservationEnd, ReserveSpend, SettleOpen,
+    SettleSpend, SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -26,6 +27,8 @@ pub(super) struct MemoryBudgets {
     ends: BTreeSet<(Timestamp, BudgetId)>,
     /// With the token of its claim, and the amounts that each reserved.
     requests: BTreeMap<ReservationId, (SpendRecord, Option<u64>, Vec<BudgetAmount>)>,
+    /// Raises that changed a limit, each with the first of its budgets.
+    raises: Vec<(BudgetId, BudgetRaise)>,
 }
 
 impl MemoryBudgets {
@@ -71,6 +74,17 @@ impl MemoryBudgets {
         Ok(amounts.iter().map(|part| self.window(part)).collect())
     }
 
+    /// Reserves with an append, under the claim that the append leaves.
+    pub(super) fn reserve_with_append(
+        &mut self,
+        request: ReserveSpend,
+        token: Option<u64>,
+    ) -> AppendReservation {
+        let token = token.or(request.token);
+        let made = self.reserve(ReserveSpend { token, ..request });
+        made.map_or(AppendReservation::Refused, AppendReservation::Made)
+    }
+
     fn add(&mut self, BudgetAmount { budget, amount, kept_until, .. }: &BudgetAmount) {
         self.sums.entry(budget.clone()).or_default().reserved += amount;
         self.keep_until(budget, *kept_until);
@@ -89,13 +103,34 @@ impl MemoryBudgets {
 
     /// Raises the limits of budgets, unless they were raised to as much before.
     pub(super) fn raise(&mut self, request: &RaiseBudgets) {
+        let before = request.budgets.first().map_or(0, |budget| self.balance(budget).raised_to);
+        let mut is_raised = false;
         for budget in &request.budgets {
             if !self.sums.contains_key(budget) {
                 self.keep_until(budget, request.kept_until);
             }
             let sums = self.sums.entry(budget.clone()).or_default();
+            is_raised |= request.limit > sums.raised_to;
             sums.raised_to = sums.raised_to.max(request.limit);
         }
+        if let (Some(record), Some(budget), true) = (&request.record, request.budgets.first(), is_raised) {
+            let from = record.from.max(before);
+            self.raises.push((budget.clone(), BudgetRaise { from, ..record.clone() }));
+        }
+    }
+
+    /// The recorded raises, newest first.
+    pub(super) fn raises(&self, request: &ListRaises) -> Vec<BudgetRaise> {
+        let ListRaises { app, user, limit } = request;
+        let is_listed = |raise: &&BudgetRaise| {
+            app.as_ref().is_none_or(|app| raise.app == *app)
+                && user.as_ref().is_none_or(|user| raise.user.as_ref() == Some(user))
+        };
+        let mut listed: Vec<BudgetRaise> =
+            self.raises.iter().map(|(_, raise)| raise).filter(is_listed).cloned().collect();
+        listed.sort_by(|one, other| (other.at, &other.id).cmp(&(one.at, &one.id)));
+        listed.truncate(*limit);
+        listed
     }
 
     /// Deletes the sums of budgets whose time has come, and in which nothing is reserved.
@@ -179,6 +214,7 @@ impl MemoryBudgets {
         let before = self.sums.len();
         // The rest of the reserved amount is that of another app.
         self.sums.retain(|id, sums| sums.reserved > 0 || !is_of_budgets(id));
+        self.raises.retain(|(id, _)| !is_of_budgets(id));
         (ids.len() as u64, (before - self.sums.len()) as u64)
     }
 

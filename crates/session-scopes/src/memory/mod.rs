@@ -31,12 +31,12 @@ use crate::ids::{AppId, Label, SessionId, SessionKey, UserId};
 use crate::memory_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
-    FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
-    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionCursor,
+    AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes,
+    FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion,
+    ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
+    Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionCursor,
     SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, Unattended, VacuumStore, Verified,
     VerifySessions, WriteOrigin, WriteScope, check_user, first_events,
 };
@@ -245,6 +245,10 @@ impl SessionStore for MemoryStore {
         sessions.budgets.reserve(request)
     }
 
+    fn reserves_with_appends(&self) -> bool {
+        true
+    }
+
     async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
         Ok(self.lock().budgets.settle(&request))
     }
@@ -260,6 +264,10 @@ impl SessionStore for MemoryStore {
     async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
         self.lock().budgets.raise(&request);
         Ok(())
+    }
+
+    async fn raises(&self, request: ListRaises) -> Result<Vec<BudgetRaise>, SessionError> {
+        Ok(self.lock().budgets.raises(&request))
     }
 
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
@@ -382,7 +390,7 @@ impl MemoryInner {
     }
 
     fn append(&mut self, request: AppendEvent) -> Result<Receipt, SessionError> {
-        let AppendEvent { key, expected, event, schema, claim, taken, settled, .. } = request;
+        let AppendEvent { key, expected, event, schema, claim, taken, settled, reserved, .. } = request;
         let place = self.place(&key)?;
         let known = place.entry.known(&event.id);
         if let Some(receipt) = place.repeated(known, &key, &event)? {
@@ -399,7 +407,9 @@ impl MemoryInner {
         for reservation in &settled {
             self.budgets.settle(reservation);
         }
-        Ok(receipt)
+        let token = receipt.claim.as_ref().map(|claim| claim.token);
+        let reservation = reserved.map(|request| self.budgets.reserve_with_append(*request, token));
+        Ok(Receipt { reservation, ..receipt })
     }
 
     fn fork(&mut self, request: ForkSession) -> Result<Session, SessionError> {

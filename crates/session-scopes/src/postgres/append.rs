@@ -1,6 +1,8 @@
 //! Appends. An event of a session that is as this process knows it takes one statement. Any other takes a transaction of
 //! two round trips: one locks the session's row and reads, and one writes and commits.
 
+use std::borrow::Cow;
+
 use stepfold_state_core::state::Write;
 use tokio::try_join;
 use tokio_postgres::Row;
@@ -17,17 +19,18 @@ use super::statements::{ADD_KNOWN, ADD_LOCKED, APPEND_PLAIN, READ_APPEND};
 use super::transaction::{
     PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order, query,
 };
-use super::write::{LockedScope, after_event, idle_of, lock_scope, plan_scope};
+use super::write::{LockedScope, after_event, idle_of, is_sealed_body, lock_scope, plan_scope, sealed_body};
 use crate::error::SessionError;
 use crate::event::Event;
 use crate::ids::{EventId, SessionKey};
+use crate::keys::sealer::ContentKey;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::{EventSeal, SessionRecord};
 use crate::rows::shared::ScopeWriteMode;
 use crate::rows::values::ChangePlanner;
 use crate::rows::work::WorkState;
 use crate::scope::{ByScope, ScopeVersions, by_scope};
-use crate::store::{AppendEvent, ClaimFence, Receipt, SettleSpend, WriteOrigin};
+use crate::store::{AppendEvent, ClaimFence, Receipt, WriteOrigin};
 
 pub(super) async fn append(
     connection: Object,
@@ -70,7 +73,7 @@ struct EventColumns<'a> {
     at: i64,
     session_seal: Vec<u8>,
     id: &'a str,
-    body: &'a str,
+    body: Cow<'a, str>,
     seal: Vec<u8>,
     is_unfinished: bool,
     searched: String,
@@ -83,7 +86,7 @@ impl<'a> EventColumns<'a> {
         after: &SessionRecord,
         seal: EventSeal,
         event: &'a Event,
-        body: &'a str,
+        (body, content): (Cow<'a, str>, ContentKey<'_>),
     ) -> Self {
         EventColumns {
             number: after.number,
@@ -94,7 +97,7 @@ impl<'a> EventColumns<'a> {
             body,
             seal: seal.to_bytes(),
             is_unfinished: event.is_unfinished(),
-            searched: event.searched(),
+            searched: content.listed(event),
             tags: event.tag_digests().into_iter().map(Vec::from).collect(),
         }
     }
@@ -126,9 +129,10 @@ async fn append_known(
     request: &AppendEvent,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
-    let AppendEvent { key, expected, event, settled, .. } = request;
-    // NOTE: the ends of reservations are decided from their rows, in a transaction.
-    if !settled.is_empty() {
+    let AppendEvent { key, expected, event, .. } = request;
+    // NOTE: reservations and their ends are decided from their rows, in a transaction; and through a pooler only a transaction
+    // has our settings: the timeout for a locked row, and the key ring.
+    if request.changes_budgets() || connection.is_pooled() {
         return Ok(None);
     }
     let Some(known) = cache.records.last(key) else { return Ok(None) };
@@ -149,8 +153,9 @@ async fn append_known(
     let Some(write) = known_write(connection, cache, schema, (&known, request), &split.session).await else {
         return Ok(None);
     };
-    let (after, seal) = after_event(&known.record, event, (body, request.content_salt()), write.sums);
-    let columns = EventColumns::new(key, &after, seal, event, body);
+    let body = sealed_body(connection, &known.record, event, body)?;
+    let (after, seal) = after_event(&known.record, event, (&body, request.content_salt()), write.sums);
+    let columns = EventColumns::new(key, &after, seal, event, (body, connection.key()));
     let (app, user, tokens) = (key.app.as_str(), key.user.as_str(), to_db(ClaimFence::TOKENS));
     let before = known.record.seal(key).to_bytes();
     let PlainClaim { token, duration, released, work } = claim;
@@ -180,7 +185,7 @@ async fn known_write(
     let planner = ChangePlanner { schema: &request.schema, what, generation: version };
     // NOTE: the values may be outdated: the transaction decides, and returns the real error.
     let changes = plan_known(connection, &cache.schemas, &planner, heads, writes).await.ok()??;
-    Some(SessionWrite::new(changes, known.record.number, version, schema))
+    SessionWrite::new(changes, (known.record.number, version), schema, connection.key()).ok()
 }
 
 /// The same for an event without writes and tags.
@@ -194,6 +199,7 @@ async fn append_plain(
     let AppendEvent { key, event, .. } = request;
     let PlainClaim { token, duration, released, work } = claim;
     let before = &known.record;
+    let body = &*sealed_body(connection, before, event, body)?;
     let (after, event_seal) = after_event(before, event, (body, request.content_salt()), 0);
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
     let (event_id, at, tokens) = (event.id.as_str(), event.at.as_micros(), to_db(ClaimFence::TOKENS));
@@ -216,7 +222,7 @@ async fn append_plain(
         &released.map(|(before, _)| before),
         &released.map(|(_, after)| after),
         &event.is_unfinished(),
-        &event.searched(),
+        &connection.key().listed(event),
     ];
     let receipt = known_receipt(query(connection, APPEND_PLAIN, given).await, request)?;
     if receipt.is_some() {
@@ -258,8 +264,8 @@ pub(super) struct DecidedAppend<'a> {
     receipt: Receipt,
     /// What is written, in this order; nothing for an event that was committed before.
     sent: Vec<SentStatement<'a>>,
-    /// The reservations that end with it.
-    settled: &'a [SettleSpend],
+    /// The append, if reservations end with it or one is made.
+    spending: Option<&'a AppendEvent>,
     known: Option<KnownAfter<'a>>,
 }
 
@@ -276,16 +282,19 @@ impl<'a> DecidedAppend<'a> {
     /// Writes it.
     pub(super) async fn send(self, connection: &'a Object) -> Result<Receipt, SessionError> {
         in_order(self.sent).await?;
-        budgets::settle_all(connection, self.settled).await?;
+        let receipt = match self.spending {
+            Some(append) => budgets::with_append(connection, append, self.receipt).await?,
+            None => self.receipt,
+        };
         if let Some(KnownAfter { cache, key, before, after, heads }) = self.known {
             cache.records.advance(key, &before, after, heads);
         }
-        Ok(self.receipt)
+        Ok(receipt)
     }
 
     /// Writes it and commits, in one round trip: after a failed statement, the server takes the commit as a rollback.
     async fn send_and_commit(mut self, connection: &'a Object) -> Result<Receipt, SessionError> {
-        if self.settled.is_empty() {
+        if self.spending.is_none() {
             self.sent.push(Box::pin(async { commit(connection).await.map(|()| 0) }));
             return self.send(connection).await;
         }
@@ -311,9 +320,9 @@ pub(super) async fn append_inside<'a>(
     let (rows, locked) = read_locked(connection, request, body, &split).await?;
     let row = PostgresSessionRow::of(&rows_of(&rows, Part::Session), key)?;
     let mut scopes = scopes_of(&rows_of(&rows, Part::Scopes), &key.app, &key.user)?.versions();
-    if let Some(receipt) = first_receipt(&rows, key, &event.id, scopes)? {
+    if let Some(receipt) = first_receipt((&rows, connection.key()), key, (&event.id, body), scopes)? {
         let receipt = claims::repeated(&row, request.into(), receipt);
-        return Ok(DecidedAppend { receipt, sent: Vec::new(), settled: &[], known: None });
+        return Ok(DecidedAppend { receipt, sent: Vec::new(), spending: None, known: None });
     }
     let waiting = WaitingInputs::of(&rows_of(&rows, Part::Waiting));
     let update = claims::check(&row, request.into(), waiting)?;
@@ -328,10 +337,11 @@ pub(super) async fn append_inside<'a>(
     let (schemas, source) = (&cache.schemas, ItemSource::Session(key, &row));
     let cells = rows_of(&rows, Part::Cells);
     let changes = plan(connection, schemas, &planner, &cells, &split.session, source).await?;
-    let mut write = SessionWrite::new(changes, row.number, version, schema);
+    let mut write = SessionWrite::new(changes, (row.number, version), schema, connection.key())?;
     let heads = std::mem::take(&mut write.heads);
-    let (after, seal) = after_event(&row, event, (body, request.content_salt()), write.sums);
-    let columns = EventColumns::new(key, &after, seal, event, body);
+    let body = sealed_body(connection, &row, event, body)?;
+    let (after, seal) = after_event(&row, event, (&body, request.content_salt()), write.sums);
+    let columns = EventColumns::new(key, &after, seal, event, (body, connection.key()));
     // NOTE: nothing is sent before all statements exist: they go in one round trip, and an error of the planning changes
     // nothing.
     let mut sent = vec![add_locked(connection, columns, write, &update)];
@@ -342,7 +352,8 @@ pub(super) async fn append_inside<'a>(
     sent.extend(update.taking(connection));
     let receipt = update.receipt(Receipt::new(event.id.clone(), version).with_scopes(scopes));
     let known = KnownAfter { cache, key, before: row.record, after: (after, update.work), heads };
-    Ok(DecidedAppend { receipt, sent, settled: &request.settled, known: Some(known) })
+    let spending = request.changes_budgets().then_some(request);
+    Ok(DecidedAppend { receipt, sent, spending, known: Some(known) })
 }
 
 /// The statement that writes an event, with claim and inbox if they change.
@@ -403,16 +414,15 @@ fn is_current(rows: &[Row]) -> bool {
 }
 
 fn first_receipt(
-    rows: &[Row],
+    (rows, content): (&[Row], ContentKey<'_>),
     key: &SessionKey,
-    event: &EventId,
+    (event, body): (&EventId, &str),
     scopes: ScopeVersions,
 ) -> Result<Option<Receipt>, SessionError> {
-    match rows_of(rows, Part::Repeated).first() {
-        None => Ok(None),
-        Some(row) if row.get::<i64>(1) == 1 => {
-            Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))).with_scopes(scopes)))
-        }
-        Some(_) => Err(SessionError::event_reused(key, event)),
+    let repeated = rows_of(rows, Part::Repeated);
+    let Some(row) = repeated.first() else { return Ok(None) };
+    if row.get::<i64>(1) == 1 || is_sealed_body(content, event, row.get(2), body)? {
+        return Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))).with_scopes(scopes)));
     }
+    Err(SessionError::event_reused(key, event))
 }

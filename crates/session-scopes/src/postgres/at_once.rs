@@ -23,6 +23,7 @@ use crate::changes::SeenVersions;
 use crate::error::SessionError;
 use crate::event::CommittedEvent;
 use crate::ids::{SessionId, SessionKey};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::memory_size;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::SessionRecord;
@@ -72,7 +73,7 @@ pub(super) async fn session(
     };
     let parts = SessionParts::read(&rows, key)?;
     cache.records.set(key, parts.row.record.clone(), parts.row.work.clone());
-    let Some(events) = parts.events(request)? else { return Ok(None) };
+    let Some(events) = parts.events(request, connection.key())? else { return Ok(None) };
     let values = match request.since.filter(|_| request.state) {
         _ if !request.state => None,
         None => Some(parts.values(connection, cache, key, &rows).await?),
@@ -109,13 +110,17 @@ impl<'r> SessionParts<'r> {
     }
 
     /// The requested events; `None` if others than the statement has chosen are needed.
-    fn events(&self, request: &GetSession) -> Result<Option<Vec<CommittedEvent>>, SessionError> {
+    fn events(
+        &self,
+        request: &GetSession,
+        content: ContentKey<'_>,
+    ) -> Result<Option<Vec<CommittedEvent>>, SessionError> {
         // NOTE: versions that a rewind hides count for the statement and not for the request.
         if !request.hidden && self.history.rewound > 0 {
             return Ok(None);
         }
         let ranges = request.event_ranges(&self.history.visible, self.row.version);
-        self.events.read(&self.row, &pieces_of(self.row.oldest, &ranges, request.events)).map(Some)
+        self.events.read(&self.row, &pieces_of(self.row.oldest, &ranges, request.events), content).map(Some)
     }
 
     /// All values.
@@ -168,6 +173,7 @@ impl<'r> EventRows<'r> {
         &self,
         record: &SessionRecord,
         pieces: &[(u64, u64)],
+        content: ContentKey<'_>,
     ) -> Result<Vec<CommittedEvent>, SessionError> {
         let mut states = StatesByVersion::new();
         for edge in pieces.iter().flat_map(|(after, last)| [*after, *last]) {
@@ -180,12 +186,14 @@ impl<'r> EventRows<'r> {
             pieces.iter().any(|(after, last)| (*after + 1..=*last).contains(&version))
         };
         let rows: Vec<PartRow<'_>> = self.0.iter().filter(is_in).copied().collect();
-        events_of(&rows, pieces, record, &states)
+        events_of(&rows, pieces, record, &states, content)
     }
 
     /// The memory of the events once they are read, about.
-    fn bytes(&self) -> u64 {
-        self.0.iter().filter_map(|row| row.get::<Option<&str>>(3)).map(memory_size::of_body).sum()
+    fn bytes(&self, content: ContentKey<'_>) -> Result<u64, SessionError> {
+        let bodies = self.0.iter().filter_map(|row| Some((row.get(1), row.get::<Option<&str>>(3)?)));
+        let bytes = |(id, body)| Ok(memory_size::of_body(&content.open(Place::event(id), body)?));
+        bodies.map(bytes).sum()
     }
 
     /// Whether all bodies of these pieces were read.
@@ -227,7 +235,7 @@ pub(super) async fn outlines(
     for row in rows_of(&rows, Part::Session) {
         let id = SessionId::new(row.get::<&str>(7))?;
         let key = SessionKey { app: request.app.clone(), user: request.user.clone(), id };
-        let outline = parts.outline(&row, &key, request, cache)?;
+        let outline = parts.outline(&row, (&key, connection.key()), request, cache)?;
         found.insert(key.id.as_str().into(), outline);
     }
     Ok(request.ids.iter().map(|id| found.get(id.as_str()).cloned().flatten()).collect())
@@ -259,7 +267,7 @@ impl<'r> OutlineParts<'r> {
     fn outline(
         &mut self,
         row: &PartRow<'_>,
-        key: &SessionKey,
+        (key, content): (&SessionKey, ContentKey<'_>),
         request: &OutlineSessions,
         cache: &StoreCache,
     ) -> Result<Option<SessionOutline>, SessionError> {
@@ -273,13 +281,16 @@ impl<'r> OutlineParts<'r> {
         let all = [(0, row.version)];
         let newest = pieces_of(row.oldest, &all, EventRange::Last(request.newest));
         let first = pieces_of(row.oldest, &all, EventRange::Page { after: 0, limit: request.first });
-        let bytes = events.bytes();
-        if !events.has_bodies(&newest) || !events.has_bodies(&first) || bytes > self.left {
+        if !events.has_bodies(&newest) || !events.has_bodies(&first) {
+            return Ok(None);
+        }
+        let bytes = events.bytes(content)?;
+        if bytes > self.left {
             return Ok(None);
         }
         self.left -= bytes;
         let forks = forks_of(&forks, &row, key)?.len();
-        let (newest, first) = (events.read(&row, &newest)?, events.read(&row, &first)?);
+        let (newest, first) = (events.read(&row, &newest, content)?, events.read(&row, &first, content)?);
         let (version, head) = (row.version, Some(row.state.head));
         let session = row.session(key.clone(), history.visible, scopes)?;
         let session = Session { version, head, events: newest, ..session };

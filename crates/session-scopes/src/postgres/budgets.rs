@@ -6,12 +6,14 @@ use super::connection::Object;
 use super::rows::PostgresSessionRow;
 use super::sql::PostgresRows;
 use super::statements::KEEP_SESSION;
+use super::tables::of_older_format;
 use super::transaction::{IdleTimeout, PooledTransaction, begin, commit, in_transaction, query};
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::budgets;
 use crate::store::{
-    BudgetBalance, ListSpend, RaiseBudgets, ReadBudgets, ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
+    AppendEvent, BudgetBalance, BudgetRaise, ListRaises, ListSpend, RaiseBudgets, ReadBudgets, Receipt,
+    ReserveSpend, SettleOpen, SettleSpend, SpendRecord,
 };
 
 pub(super) async fn reserve(
@@ -39,13 +41,21 @@ pub(super) async fn settle(
     idle: &IdleTimeout,
     request: &SettleSpend,
 ) -> Result<bool, SessionError> {
-    in_transaction!(connection, idle.usual(), |inside| settle_all(inside, std::slice::from_ref(request))
-        .await)
+    in_transaction!(connection, idle.usual(), |inside| {
+        budgets::settle(&mut PostgresRows(inside), std::slice::from_ref(request)).await
+    })
 }
 
-/// Ends reservations inside of a transaction; returns whether one of them was open.
-pub(super) async fn settle_all(connection: &Object, requests: &[SettleSpend]) -> Result<bool, SessionError> {
-    budgets::settle(&mut PostgresRows(connection), requests).await
+/// Settles and reserves inside of the transaction of an append; the receipt has the claim that it leaves.
+pub(super) async fn with_append(
+    connection: &Object,
+    append: &AppendEvent,
+    receipt: Receipt,
+) -> Result<Receipt, SessionError> {
+    let mut rows = PostgresRows(connection);
+    let reserved = append.reserved_under(receipt.claim.as_ref());
+    let done = budgets::settle_and_reserve(&mut rows, budgets::POSTGRES, &append.settled, reserved);
+    Ok(Receipt { reservation: done.await?, ..receipt })
 }
 
 /// Settles what is open in a session that is rewound or deleted, at the end of that transaction.
@@ -77,6 +87,16 @@ pub(super) async fn raise(
 ) -> Result<(), SessionError> {
     in_transaction!(connection, idle.usual(), |inside| budgets::raise(&mut PostgresRows(inside), request)
         .await)
+}
+
+pub(super) async fn raises(
+    connection: Object,
+    request: &ListRaises,
+) -> Result<Vec<BudgetRaise>, SessionError> {
+    match budgets::raises(&mut PostgresRows(&connection), request).await {
+        Err(error) => Err(of_older_format(&**connection, error).await),
+        raises => raises,
+    }
 }
 
 pub(super) async fn list(connection: Object, request: &ListSpend) -> Result<Vec<SpendRecord>, SessionError> {

@@ -22,6 +22,7 @@ use super::sums;
 use super::transaction::{SentStatement, SqlParameters, execute, query};
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::SessionRecord;
 use crate::rows::shared::{ScopeOperation, ScopeRow};
@@ -64,14 +65,14 @@ impl ItemSource<'_> {
                 let rewinds = async { query(connection, READ_REWINDS, &[&app, &user, &id, &i64::MAX]).await };
                 let (lineage, rewinds, items) = try_join!(biased; ask(READ_LINEAGE), rewinds, items)?;
                 let history = PostgresHistory::read(&lineage, &rewinds, record, None)?;
-                let lists = session_lists(heads, &items, &history);
+                let lists = session_lists(heads, &items, &history, connection.key());
                 let wanted = lists.into_iter().filter(|(head, _)| keys.contains(&head.key));
                 wanted.map(|(head, list)| Ok((head.key.clone(), list?))).collect()
             }
             ItemSource::Shared(app, user, scope) => {
                 let (app, user) = (app.as_str(), user.map_or("", UserId::as_str));
                 let items = query(connection, FIND_SHARED_ITEMS, &[&app, &user, &keys]).await?;
-                let lists = shared_lists(heads, &items, *scope);
+                let lists = shared_lists(heads, &items, (*scope, connection.key()));
                 let wanted = lists.into_iter().filter(|(head, _)| keys.contains(&head.key));
                 wanted.map(|(head, list)| Ok((head.key.clone(), list?))).collect()
             }
@@ -95,7 +96,7 @@ pub(super) async fn plan<C: Columns>(
     writes: &[&Write],
     source: ItemSource<'_>,
 ) -> Result<Vec<PlannedChange>, SessionError> {
-    let heads = heads(rows, source.rows_of())?;
+    let heads = heads(rows, source.rows_of(), connection.key())?;
     let FoldedWrites { mut changes, waiting } = fold(connection, schemas, planner, &heads, writes).await?;
     // NOTE: only lists whose handlers need their items are read, all in one further round trip.
     if !waiting.is_empty() {
@@ -194,17 +195,28 @@ struct ItemColumns {
 }
 
 impl SessionChanges {
-    fn of(planned: Vec<PlannedChange>) -> Self {
+    /// The changes by the event of a version in a stream.
+    fn of(
+        planned: Vec<PlannedChange>,
+        turn: [i64; 2],
+        content: ContentKey<'_>,
+    ) -> Result<Self, SessionError> {
         let mut changes = SessionChanges::default();
         for PlannedChange { key, found, change } in planned {
-            changes.add(&key, found.as_ref(), change);
+            changes.add(&key, found.as_ref(), change, (turn, content))?;
         }
-        changes
+        Ok(changes)
     }
 
-    fn add(&mut self, key: &str, found: Option<&HeadRow>, change: RowChange) {
+    fn add(
+        &mut self,
+        key: &str,
+        found: Option<&HeadRow>,
+        change: RowChange,
+        (turn, content): ([i64; 2], ContentKey<'_>),
+    ) -> Result<(), SessionError> {
         if change == RowChange::Nothing {
-            return;
+            return Ok(());
         }
         if let Some(found) = found {
             self.past.push((key.to_owned(), found.version, found.checksum));
@@ -212,7 +224,10 @@ impl SessionChanges {
         match change {
             RowChange::Nothing => {}
             RowChange::Remove => self.removed.push(key.to_owned()),
-            RowChange::Json(value) => self.put.add(key, Some(value.to_string()), None),
+            RowChange::Json(value) => {
+                let value = content.seal(Place::value(key), &turn, value.to_string())?;
+                self.put.add(key, Some(value), None);
+            }
             RowChange::List(extent, rows) => {
                 // NOTE: a list that was replaced begins with an empty sum; its old items stay for past values.
                 let is_same = |found: &&HeadRow| matches!(&found.head, ValueHead::List(had) if had.generation == extent.generation);
@@ -226,6 +241,7 @@ impl SessionChanges {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -245,19 +261,26 @@ pub(super) struct SessionWrite {
 }
 
 impl SessionWrite {
-    pub(super) fn new(planned: Vec<PlannedChange>, stream: i64, version: u64, schema: i64) -> Self {
+    /// Values and items are sealed, if the store has a ring.
+    pub(super) fn new(
+        planned: Vec<PlannedChange>,
+        (stream, version): (i64, u64),
+        schema: i64,
+        content: ContentKey<'_>,
+    ) -> Result<Self, SessionError> {
         let version = to_db(version);
         let heads: Vec<KnownHead> = planned.iter().map(KnownHead::of).collect();
-        let SessionChanges { past, removed, put, items } = SessionChanges::of(planned);
+        let SessionChanges { past, removed, put, items } =
+            SessionChanges::of(planned, [stream, version], content)?;
         let gone =
             past.iter().fold(0, |sum, (key, version, content)| sum ^ sums::of_cell(key, *version, *content));
         let past: Vec<String> = past.into_iter().map(|(key, ..)| key).collect();
-        let items = items.summed(stream, version);
+        let items = items.summed([stream, version], content)?;
         let put = put.summed(schema, &items);
         let cells = put.contents.iter().zip(&put.put.keys);
         let sums = cells.fold(gone, |sum, (content, key)| sum ^ sums::of_cell(key, version, *content));
         let heads = heads.into_iter().map(|head| head.after(&put, version, schema)).collect();
-        SessionWrite { stream, version, schema, past, removed, put, items, sums, heads }
+        Ok(SessionWrite { stream, version, schema, past, removed, put, items, sums, heads })
     }
 
     /// As [parameters](super::statements) of an event's statement, from the keys of earlier values on.
@@ -399,7 +422,10 @@ pub(super) async fn scope_changes<'a>(
     let mut changes = ScopeChanges::default();
     for PlannedChange { key, found, change } in planned {
         let before = found.map(|found| found.before());
-        row.change(schema, &key, before, change).into_iter().for_each(|operation| changes.add(operation));
+        let operations = row.change(schema, &key, before, change, connection.key())?;
+        for operation in operations {
+            changes.add(operation);
+        }
     }
     let ScopeChanges { shrunk, removed, put, items } = changes;
     let (scope, version) = (row.scope, to_db(row.version));
@@ -485,15 +511,21 @@ async fn remember_removed(
 }
 
 impl ItemColumns {
-    fn summed(self, stream: i64, version: i64) -> ItemTexts {
+    /// The rows that the event of a version adds in a stream. The items of a row are sealed as one: retention deletes
+    /// rows as wholes.
+    fn summed(self, [stream, version]: [i64; 2], content: ContentKey<'_>) -> Result<ItemTexts, SessionError> {
         let ItemColumns { keys, generations, places, items } = self;
-        let items: Vec<String> = items.into_iter().map(|items| Value::Array(items).to_string()).collect();
+        let text = |(row, items): (usize, Vec<Value>)| {
+            let turn = [stream, version, generations[row], places[row]];
+            content.seal(Place::item(&keys[row]), &turn, Value::Array(items).to_string())
+        };
+        let items: Vec<String> = items.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
         let sum = |row: usize| {
             let place = (generations[row], places[row]);
             sums::of_items((stream, version), &keys[row], place, &items[row])
         };
         let sums = (0..keys.len()).map(sum).collect();
-        ItemTexts { keys, generations, places, items, sums }
+        Ok(ItemTexts { keys, generations, places, items, sums })
     }
 }
 

@@ -17,12 +17,43 @@ use tokio_postgres::{Client, Config, Error, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::statements::SqlStatement;
+use crate::keys::sealer::{ContentKey, Sealer};
 
 /// A connection that was idle for longer than this is tested before use.
 pub(super) const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// A connection of the pool, which gets it back when this is dropped.
-pub(super) type Object = managed::Object<ConnectionManager>;
+pub(super) struct Object {
+    connection: managed::Object<ConnectionManager>,
+    /// The key of the user whose content the current operation reads or writes. It is here and not in the connection, so that
+    /// no idle connection keeps it.
+    sealer: Option<Arc<Sealer>>,
+}
+
+impl Object {
+    /// A connection of the pool, with the key of the content of an operation.
+    pub(super) fn new(connection: managed::Object<ConnectionManager>, sealer: Option<Arc<Sealer>>) -> Self {
+        Object { connection, sealer }
+    }
+
+    /// The key of the content of the current operation.
+    pub(super) fn key(&self) -> ContentKey<'_> {
+        ContentKey::of(self.sealer.as_ref())
+    }
+
+    /// Takes the connection out of the pool.
+    pub(super) fn take(self) -> StoreConnection {
+        managed::Object::take(self.connection)
+    }
+}
+
+impl Deref for Object {
+    type Target = StoreConnection;
+
+    fn deref(&self) -> &StoreConnection {
+        &self.connection
+    }
+}
 
 pub(super) type Pool = managed::Pool<ConnectionManager>;
 
@@ -113,6 +144,12 @@ impl Drop for StoreConnection {
 }
 
 impl StoreConnection {
+    /// Whether a pooler gives each transaction another connection of the server, so that settings are those of a
+    /// transaction.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.statements.is_none()
+    }
+
     fn locked(&self) -> Option<MutexGuard<'_, ConnectionStatements>> {
         let statements = self.statements.as_ref()?;
         Some(statements.lock().unwrap_or_else(PoisonError::into_inner))

@@ -20,6 +20,7 @@ use super::write;
 use crate::digest::ContentForm;
 use crate::error::SessionError;
 use crate::ids::{AppId, EventId, SessionKey, UserId};
+use crate::keys::sealer::ContentKey;
 use crate::rows::erasure::{self, EraseRows, EventRow};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::{SessionRecord, row_number};
@@ -36,6 +37,10 @@ impl RunSql for PostgresErasure<'_> {
 }
 
 impl EraseRows for PostgresErasure<'_> {
+    fn key(&self) -> ContentKey<'_> {
+        self.0.key()
+    }
+
     async fn lock(&mut self, app: &AppId, user: &UserId) -> Result<(), SessionError> {
         write::lock_tenant(self.0, app, user).await
     }
@@ -186,9 +191,13 @@ pub(super) async fn vacuum(connection: Object) -> Result<(), SessionError> {
     let unlimited = "SET statement_timeout = 0; SET lock_timeout = 0";
     connection.batch_execute(unlimited).await.map_err(failed("vacuum its tables: lift its timeouts"))?;
     for table in TABLES {
-        let statement = format!("VACUUM FULL stepfold_{table}");
+        let statement = format!("VACUUM (FULL, ANALYZE) stepfold_{table}");
         connection.batch_execute(&statement).await.map_err(failed("vacuum its tables"))?;
     }
+    // NOTE: the planner's statistics have samples of ids, labels and short texts. New ones were made of what is left, and the
+    // old ones go here. The server skips the table with a warning if the user does not own the database.
+    let statistics = "VACUUM FULL pg_catalog.pg_statistic";
+    connection.batch_execute(statistics).await.map_err(failed("vacuum its tables: statistics"))?;
     // NOTE: the old files are removed at the next checkpoint.
     connection.batch_execute("CHECKPOINT").await.map_err(failed("vacuum its tables: checkpoint"))
 }

@@ -19,8 +19,9 @@ use super::transaction::{
 };
 use crate::error::SessionError;
 use crate::ids::SessionKey;
+use crate::keys::sealer::ContentKey;
 use crate::rows::lineage::{from_db, to_db};
-use crate::rows::work::{InputRow, TakenRow, WorkState, repeated};
+use crate::rows::work::{InputRow, TakenRow, WorkState, repeated, stored_bytes};
 use crate::store::{
     ClaimFence, DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox,
     WorkRequest,
@@ -138,7 +139,7 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     let claim = row.work.fence.unexpired(row.now);
     let enqueued = |position, is_repeat| Enqueued { position, is_repeat, claim, version: row.version };
     let found = found.first().ok_or_else(|| SessionError::not_found(key))?;
-    if let Some(position) = accepted_position(found, row.number, prepared)? {
+    if let Some(position) = accepted_position(found, row.number, prepared, connection.key())? {
         return Ok(enqueued(position, true));
     }
     if from_db(found.get(7)) >= MAX_INBOX as u64 {
@@ -146,7 +147,7 @@ async fn enqueue_inside(connection: &Object, prepared: &PreparedInput) -> Result
     }
     // NOTE: positions are given under the lock of the session's row, so their order is that of acceptance.
     let position = row.work.last + 1;
-    let added = InputRow::new(row.number, position, prepared);
+    let added = InputRow::new(row.number, position, prepared, connection.key())?;
     let waiting = row.work.waiting ^ added.checksum;
     let work = WorkState { inbox: position, last: position, waiting, ..row.work.clone() };
     in_order(vec![add(connection, row.number, added), put(connection, row.number, work)]).await?;
@@ -158,6 +159,7 @@ fn accepted_position(
     found: &Row,
     number: i64,
     prepared: &PreparedInput,
+    content: ContentKey<'_>,
 ) -> Result<Option<u64>, SessionError> {
     let Some(position) = found.get(0) else { return Ok(None) };
     if found.get::<_, Option<&str>>(5).is_some() {
@@ -166,7 +168,7 @@ fn accepted_position(
         let (checksum, key, digest) = (found.get(1), found.get(2), found.get(3));
         TakenRow { position, checksum, key, digest }.check(number)?;
     }
-    repeated(prepared, found.get(3), position).map(Some)
+    repeated(prepared, content, found.get(3), position).map(Some)
 }
 
 fn add(connection: &Object, number: i64, row: InputRow) -> SentStatement<'_> {
@@ -184,7 +186,8 @@ const ENTRY: &[usize] = &[18, 19, 20, 21, 22, 23, 24];
 pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
     let key = &request.key;
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
-    let (after, most) = (to_db(request.after), to_db(request.max_body_bytes() as u64));
+    let (content, largest) = (connection.key(), request.max_body_bytes());
+    let (after, most) = (to_db(request.after), to_db(stored_bytes(content, largest) as u64));
     let only: Option<Vec<i64>> =
         request.only.as_ref().map(|only| only.iter().map(|position| to_db(*position)).collect());
     let rows = query(connection, GET_INBOX, &[&app, &user, &id, &after, &most, &only]).await?;
@@ -193,7 +196,7 @@ pub(super) async fn read(connection: &Object, request: &ReadInbox) -> Result<Vec
     let waiting = rows.iter().filter(|row| row.get::<_, Option<i64>>(ENTRY[0]).is_some());
     let waiting: Vec<PartRow<'_>> = waiting.map(|row| PartRow::new(row, ENTRY)).collect();
     let rows = checked(&waiting, &session, request)?;
-    rows.iter().map(InputRow::entry).collect()
+    rows.iter().map(|row| row.entry(session.number, content, largest)).collect()
 }
 
 /// The requested entries, from the rows of all waiting ones.

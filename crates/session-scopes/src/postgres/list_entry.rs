@@ -15,6 +15,7 @@ use super::transaction::{SqlParameters, with_timeout};
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{CommittedEvent, Event, FIRST, ListEntry};
 use crate::ids::{EventId, SessionKey};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::rows::lineage::{from_db, to_db};
 use crate::store::page_of;
 use crate::time::Timestamp;
@@ -31,9 +32,10 @@ async fn ask(
     client.query_typed(sql.text(), &typed(given)?).await.map_err(failed("list sessions"))
 }
 
-/// The number of a session, and its list entry according to its events.
+/// The number of a session, and its list entry according to its events. Sealed messages are not in it.
 async fn entry_from_events(
     client: &impl GenericClient,
+    content: ContentKey<'_>,
     key: &SessionKey,
 ) -> Result<(i64, ListEntry), SessionError> {
     let (app, user, id) = (key.app.as_str(), key.user.as_str(), key.id.as_str());
@@ -49,17 +51,33 @@ async fn entry_from_events(
     let (firsts, lasts): (Vec<i64>, Vec<i64>) =
         ranges.iter().map(|(first, last)| (to_db(*first), to_db(*last))).unzip();
     let rows = ask(client, EVENTS, &[&row.number, &0_i64, &firsts, &lasts, &i64::MAX]).await?;
-    let mut events: Vec<CommittedEvent> = rows.iter().map(event).collect::<Result<_, _>>()?;
-    events.reverse();
-    let newest = events.iter().find(|committed| Some(committed.version) == newest);
-    let first = events.partition_point(|committed| committed.version <= last_of_first);
-    Ok((row.number, ListEntry::of(key, &events[..first], newest.map(|newest| &*newest.event))))
+    let newest = rows.iter().find(|row| Some(from_db(row.get(0))) == newest);
+    let is_unfinished = match newest.map(|row| event(row, content)).transpose() {
+        Ok(newest) => newest.is_some_and(|newest| newest.event.is_unfinished()),
+        // NOTE: retention works without the key of the user: what is stored stays.
+        Err(SessionError::Sealed { .. }) => stored_entry(client, key, row.number).await?.is_unfinished,
+        Err(error) => return Err(error),
+    };
+    let first = rows.iter().rev().filter(|row| from_db(row.get(0)) <= last_of_first);
+    let first: Vec<CommittedEvent> =
+        first.map(|row| event(row, ContentKey::Unopened)).collect::<Result<_, _>>()?;
+    Ok((row.number, ListEntry::of(key, &first, is_unfinished)))
 }
 
-fn event(row: &Row) -> Result<CommittedEvent, SessionError> {
-    let (id, at) = (EventId::new(row.get::<_, String>(1))?, Timestamp::from_micros(row.get(2)));
-    let event = Event::from_body(id, at, row.get(3))?;
+fn event(row: &Row, content: ContentKey<'_>) -> Result<CommittedEvent, SessionError> {
+    let (id, at): (&str, _) = (row.get(1), Timestamp::from_micros(row.get(2)));
+    let event = Event::from_body(EventId::new(id)?, at, &content.open(Place::event(id), row.get(3))?)?;
     Ok(CommittedEvent::new(from_db(row.get(0)), event))
+}
+
+async fn stored_entry(
+    client: &impl GenericClient,
+    key: &SessionKey,
+    number: i64,
+) -> Result<ListEntry, SessionError> {
+    let stored = ask(client, READ_LISTED, &[&number]).await?;
+    let stored = stored.first().ok_or_else(|| SessionError::not_found(key))?;
+    Ok(ListEntry { is_unfinished: stored.get(0), searched: stored.get(1) })
 }
 
 async fn write(client: &impl GenericClient, number: i64, listed: &ListEntry) -> Result<(), SessionError> {
@@ -69,7 +87,7 @@ async fn write(client: &impl GenericClient, number: i64, listed: &ListEntry) -> 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
 pub(super) async fn update_entry(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, listed) = entry_from_events(client, key).await?;
+    let (number, listed) = entry_from_events(client, connection.key(), key).await?;
     write(client, number, &listed).await
 }
 
@@ -89,7 +107,8 @@ pub(super) async fn update_all_entries(
             let [app, user, id] = [1, 2, 3].map(|column| row.get::<_, String>(column));
             // NOTE: a damaged session must not stop an upgrade of the tables; its readers report the damage.
             let Ok(key) = SessionKey::new(app, user, id) else { continue };
-            let listed = with_timeout(answer_timeout, entry_from_events(transaction, &key)).await;
+            let listed =
+                with_timeout(answer_timeout, entry_from_events(transaction, ContentKey::Missing, &key)).await;
             let listed = match listed {
                 Ok((_, listed)) => listed,
                 Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
@@ -103,8 +122,7 @@ pub(super) async fn update_all_entries(
 /// Compares a session's list entry with its events.
 pub(super) async fn verify(connection: &Object, key: &SessionKey) -> Result<(), SessionError> {
     let client: &tokio_postgres::Client = connection;
-    let (number, events) = entry_from_events(client, key).await?;
-    let stored = ask(client, READ_LISTED, &[&number]).await?;
-    let stored = stored.first().ok_or_else(|| SessionError::not_found(key))?;
-    events.check(&ListEntry { is_unfinished: stored.get(0), searched: stored.get(1) }, key)
+    // NOTE: without a key, so that the mark of an unfinished run of a sealed event is as it is stored.
+    let (number, events) = entry_from_events(client, ContentKey::Missing, key).await?;
+    events.check(&stored_entry(client, key, number).await?, key)
 }

@@ -20,11 +20,13 @@ mod notices;
 mod parts;
 mod pooler;
 mod read;
+mod ring;
 mod rows;
 mod search;
 mod sql;
 mod statements;
 mod sums;
+mod sweep;
 mod tables;
 mod tags;
 mod tls;
@@ -48,19 +50,22 @@ use self::rows::StoreCache;
 use self::transaction::{IdleTimeout, with_timeout};
 use crate::apply::initial;
 use crate::error::SessionError;
-use crate::ids::{EventId, Label, SessionKey, UserId};
+use crate::ids::{AppId, EventId, Label, SessionKey, UserId};
+use crate::keys::KeyRing;
+use crate::keys::sealer::{Sealer, UserKeys};
+use crate::rows::StoreAccess;
 use crate::rows::values::{check_size, delta_body};
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes, FindEvent,
-    FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
-    ListForks, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned,
-    RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
-    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions,
-    SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StoreConnections,
-    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user,
-    first_events,
+    AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, EraseTarget, ErasedData, ErasureRecord, EventRange,
+    EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry,
+    LabelVersion, ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers,
+    OutlineSessions, PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt,
+    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage,
+    ScopeKey, SearchSessions, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend,
+    SpendRecord, StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions,
+    WatchStore, WriteScope, check_user, first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -81,9 +86,11 @@ const ERASURE_TIMEOUT: Duration = Duration::from_secs(3_600);
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct PostgresOptions {
     url: String,
+    access: StoreAccess,
     connections: usize,
     timeout: Duration,
     limits: Limits,
+    keys: UserKeys,
 }
 
 /// Timeouts that the server enforces.
@@ -95,6 +102,13 @@ struct Limits {
 }
 
 impl Limits {
+    /// The statements of the settings, and of that of a key ring, each with this beginning and this end.
+    fn joined(&self, ring: Option<&str>, begin: &str, end: &str) -> String {
+        let settings: Vec<String> = self.settings().into_iter().chain(ring.map(ring::setting)).collect();
+        let separator = format!("{end}{begin}");
+        format!("{begin}{}{end}", settings.join(&separator))
+    }
+
     /// The settings, each as `name = milliseconds`.
     fn settings(&self) -> [String; 3] {
         let Limits { lock, statement, idle_in_transaction } = self;
@@ -108,15 +122,17 @@ impl Limits {
         settings.map(|(name, time)| format!("{name} = {}", time.as_millis().clamp(1, 2_147_483_647)))
     }
 
-    /// The statements that set them for a connection, and the isolation level that all statements here require.
-    fn statements(&self) -> String {
-        let set = self.settings().map(|setting| format!("SET {setting};"));
-        set.concat() + "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
+    /// The statements that set them for a connection with the setting of a key ring, and the isolation level that all
+    /// statements here require.
+    fn statements(&self, access: StoreAccess, ring: Option<&str>) -> String {
+        let set = self.joined(ring, "SET ", ";");
+        let mode = if access == StoreAccess::Read { "READ ONLY" } else { "READ WRITE" };
+        set + &format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, {mode}")
     }
 
     /// The same for a transaction, after its `BEGIN`.
-    fn local(&self) -> String {
-        self.settings().map(|setting| format!("; SET LOCAL {setting}")).concat()
+    fn local(&self, ring: Option<&str>) -> String {
+        self.joined(ring, "; SET LOCAL ", "")
     }
 }
 
@@ -147,6 +163,7 @@ impl PostgresOptions {
     pub fn new(url: impl Into<String>) -> Self {
         PostgresOptions {
             url: url.into(),
+            access: StoreAccess::Create,
             connections: 16,
             timeout: Duration::from_secs(30),
             limits: Limits {
@@ -154,7 +171,22 @@ impl PostgresOptions {
                 statement: Duration::from_secs(60),
                 idle_in_transaction: Duration::from_secs(10),
             },
+            keys: UserKeys::default(),
         }
+    }
+
+    /// Opens an existing store, and makes no tables where there are none: [`SessionError::NoStore`]. Those of an earlier
+    /// version are upgraded.
+    pub fn must_exist(mut self) -> Self {
+        self.access = StoreAccess::Write;
+        self
+    }
+
+    /// Opens an existing store for reading: nothing is made or upgraded, and operations that write return
+    /// [`SessionError::ReadOnly`].
+    pub fn read_only(mut self) -> Self {
+        self.access = StoreAccess::Read;
+        self
     }
 
     /// Sets the maximum number of connections for operations; 16 by default, at least one. A worker has one more for the
@@ -193,6 +225,17 @@ impl PostgresOptions {
         self
     }
 
+    /// Seals the content of each user under a key that this ring holds: events, values of sessions and of `user:` keys, and
+    /// waiting inputs. The database remembers the name of the ring. Without it the store can be opened: its sessions can be
+    /// listed, claimed, verified, pruned and deleted, and everything that needs content is
+    /// [`SessionError::Sealed`]. What was stored before the database had a ring stays as it is.
+    ///
+    /// The first store with a ring makes a function and triggers in the schema of the tables.
+    pub fn key_ring(mut self, ring: Arc<dyn KeyRing>) -> Self {
+        self.keys.ring = Some(ring);
+        self
+    }
+
     /// Connects, and makes or upgrades the tables. Instances that start together wait for the one that does so, at most a
     /// minute; one that is frozen meanwhile holds them up no longer than a
     /// [transaction may wait](PostgresOptions::idle_in_transaction_timeout). With existing tables of this version nothing
@@ -204,7 +247,8 @@ impl PostgresOptions {
     ///
     /// # Errors
     /// When the address is invalid, the server does not answer, or another instance does not finish;
-    /// [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`].
+    /// [`SessionError::NoStore`] and [`SessionError::OlderFormat`] where the tables may not be made or upgraded;
+    /// [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`]; [`SessionError::OtherKeyRing`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
         let (mut config, tls) = tls::read_address(&self.url)?;
         // NOTE: keepalives find a dead host while a connection waits for notices and sends nothing.
@@ -218,16 +262,25 @@ impl PostgresOptions {
         let answer_timeout = self.limits.statement.saturating_add(GRACE);
         let idle = self.limits.idle_in_transaction;
         let limits = tables::SetUpTimeouts { connecting: self.timeout, answer: answer_timeout, idle };
-        tables::set_up(&config, tls.clone(), limits).await?;
+        tables::set_up(&config, tls.clone(), self.access, limits, self.keys.ring_name()).await?;
         let is_pooled = pooler::detect(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
         // NOTE: a separate connection: operations that wait for locks may hold all others, and a heartbeat that waits for
         // them would lose its claims.
         let (pool, heartbeat) = (pool(self.connections)?, pool(1)?);
-        let local = if is_pooled { self.limits.local() } else { String::new() };
+        let local = if is_pooled { self.limits.local(self.keys.ring_name()) } else { String::new() };
         let cache = StoreCache::new(IdleTimeout::new(self.limits.idle_in_transaction, local));
         let notifier = PostgresNotifier::new(pool.clone(), config, tls, is_pooled);
-        Ok(PostgresStore(Arc::new(PostgresInner { pool, heartbeat, answer_timeout, cache, notifier })))
+        let access = self.access;
+        Ok(PostgresStore(Arc::new(PostgresInner {
+            pool,
+            heartbeat,
+            answer_timeout,
+            access,
+            cache,
+            notifier,
+            keys: self.keys,
+        })))
     }
 
     fn pool(
@@ -237,7 +290,8 @@ impl PostgresOptions {
         connections: usize,
         is_pooled: bool,
     ) -> Result<Pool, SessionError> {
-        let settings = (!is_pooled).then(|| self.limits.statements().into());
+        let settings =
+            (!is_pooled).then(|| self.limits.statements(self.access, self.keys.ring_name()).into());
         let manager = ConnectionManager::new(config, tls, settings);
         let timeouts =
             Timeouts { wait: Some(self.timeout), create: Some(self.timeout), recycle: Some(self.timeout) };
@@ -256,9 +310,14 @@ impl PostgresOptions {
 /// Omits the address, which may hold a password.
 impl fmt::Debug for PostgresOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PostgresOptions { url: _, connections, timeout, limits } = self;
+        let PostgresOptions { url: _, access, connections, timeout, limits, keys } = self;
         let mut shown = f.debug_struct("PostgresOptions");
-        shown.field("connections", connections).field("timeout", timeout).field("limits", limits);
+        shown
+            .field("access", access)
+            .field("connections", connections)
+            .field("timeout", timeout)
+            .field("limits", limits)
+            .field("ring", &keys.ring_name());
         shown.finish_non_exhaustive()
     }
 }
@@ -283,8 +342,10 @@ struct PostgresInner {
     heartbeat: Pool,
     /// The time that an operation waits for the server.
     answer_timeout: Duration,
+    access: StoreAccess,
     cache: StoreCache,
     notifier: PostgresNotifier,
+    keys: UserKeys,
 }
 
 impl PostgresStore {
@@ -315,7 +376,51 @@ impl PostgresStore {
     }
 
     async fn connection(&self) -> Result<Object, SessionError> {
-        self.0.pool.get().await.map_err(no_connection)
+        self.with_key(None).await
+    }
+
+    /// A connection for an operation that writes.
+    async fn writer(&self) -> Result<Object, SessionError> {
+        self.check_writable()?;
+        self.connection().await
+    }
+
+    /// A connection for an operation that reads content of a user.
+    async fn reader_of(&self, app: &AppId, user: &UserId) -> Result<Object, SessionError> {
+        self.with_key(self.0.keys.find(app, user).await?).await
+    }
+
+    /// A connection for an operation that adds content to a session.
+    async fn writer_of(&self, key: &SessionKey) -> Result<Object, SessionError> {
+        self.check_writable()?;
+        let is_sealed = async || {
+            // NOTE: opens the values, and the inbox: what is sealed of them is an error.
+            self.get(GetSession::new(key.clone()).events(EventRange::None)).await?;
+            self.inbox(ReadInbox::new(key.clone())).await?;
+            let connection = self.connection().await?;
+            self.with_timeout(read::has_sealed_events(&connection, key)).await
+        };
+        let sealer = self.0.keys.find_or_make(key, is_sealed).await?;
+        self.with_key(sealer).await
+    }
+
+    /// The key with which values or a session are added to those of a user.
+    async fn new_key(&self, app: &AppId, user: &UserId) -> Result<Option<Arc<Sealer>>, SessionError> {
+        let scope = || ScopeKey::User(app.clone(), user.clone());
+        self.0.keys.make(app, user, async || self.read_scope(scope()).await.map(drop)).await
+    }
+
+    /// A connection for an operation on content.
+    async fn with_key(&self, sealer: Option<Arc<Sealer>>) -> Result<Object, SessionError> {
+        let connection = self.0.pool.get().await.map_err(no_connection)?;
+        Ok(Object::new(connection, sealer))
+    }
+
+    fn check_writable(&self) -> Result<(), SessionError> {
+        match self.0.access {
+            StoreAccess::Read => Err(SessionError::ReadOnly),
+            StoreAccess::Create | StoreAccess::Write => Ok(()),
+        }
     }
 }
 
@@ -327,6 +432,17 @@ impl fmt::Debug for PostgresStore {
 
 /// The futures inside are large, because of all the pipelined statements; hence the boxes.
 impl PostgresStore {
+    async fn erase_rows(
+        &self,
+        sealer: Option<Arc<Sealer>>,
+        request: &EraseData,
+    ) -> Result<ErasedData, SessionError> {
+        let connection = self.with_key(sealer).await?;
+        // NOTE: a user may have thousands of sessions, which are erased in one transaction.
+        let erase = Box::pin(erasure::erase(connection, &self.0.cache.idle, request));
+        with_timeout(ERASURE_TIMEOUT, erase).await
+    }
+
     /// The receipt of an event; for one whose id is used, whether the other was erased.
     async fn or_erased(
         &self,
@@ -358,7 +474,9 @@ impl SessionStore for PostgresStore {
         check_user(&request.user)?;
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;
-        let connection = self.connection().await?;
+        self.check_writable()?;
+        let sealer = self.new_key(&request.app, &request.user).await?;
+        let connection = self.with_key(sealer.clone()).await?;
         let create = write::create(connection, &self.0.cache, request, &delta, &events);
         let key = self.with_timeout(Box::pin(create)).await?;
         // NOTE: notified after the commit: inside the transaction, `NOTIFY` would make all commits of the database wait for
@@ -366,13 +484,13 @@ impl SessionStore for PostgresStore {
         self.0.notifier.notify(&key, false);
         // NOTE: a separate read after the commit: other sessions may write to shared scopes meanwhile, and a snapshot shows
         // one moment of all three.
-        let connection = self.connection().await?;
+        let connection = self.with_key(sealer).await?;
         let get = GetSession::new(key).events(EventRange::None);
         self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &get))).await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.reader_of(&request.key.app, &request.key.user).await?;
         self.with_timeout(Box::pin(read::get(connection, &self.0.cache, &request))).await
     }
 
@@ -380,7 +498,7 @@ impl SessionStore for PostgresStore {
         if request.ids.is_empty() {
             return Ok(Vec::new());
         }
-        let connection = self.connection().await?;
+        let connection = self.reader_of(&request.app, &request.user).await?;
         self.with_timeout(Box::pin(at_once::outlines(connection, &self.0.cache, &request))).await
     }
 
@@ -395,16 +513,20 @@ impl SessionStore for PostgresStore {
     }
 
     async fn search(&self, request: SearchSessions) -> Result<Vec<FoundMessage>, SessionError> {
-        Box::pin(crate::search::search(self, self, request)).await
+        match self.0.keys.ring {
+            // NOTE: hashes of words can be tried, so sealed content has no index (docs/decisions/keys.md).
+            Some(_) => Box::pin(crate::search::scan_all(self, request)).await,
+            None => Box::pin(crate::search::search(self, self, request)).await,
+        }
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.reader_of(&request.app, &request.user).await?;
         self.with_timeout(Box::pin(read::list(connection, &self.0.cache, &request))).await
     }
 
     async fn delete(&self, request: DeleteSession) -> Result<Deleted, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         let deleted =
             self.with_timeout(Box::pin(write::delete(connection, &self.0.cache.idle, &request))).await?;
         self.0.notifier.notify(&request.key, false);
@@ -414,7 +536,7 @@ impl SessionStore for PostgresStore {
     async fn append(&self, request: AppendEvent) -> Result<Receipt, SessionError> {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
-        let connection = self.connection().await?;
+        let connection = self.writer_of(&request.key).await?;
         let receipt =
             self.with_timeout(Box::pin(append::append(connection, &self.0.cache, &request, &body))).await;
         let receipt = self.or_erased(&request.key, &request.event.id, receipt).await?;
@@ -423,7 +545,7 @@ impl SessionStore for PostgresStore {
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer_of(&request.from).await?;
         let fork = self.with_timeout(Box::pin(write::fork(connection, &self.0.cache, request))).await?;
         self.0.notifier.notify(&fork.key, false);
         Ok(fork)
@@ -432,7 +554,7 @@ impl SessionStore for PostgresStore {
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
         let event = request.to_event();
         let body = event.to_body()?;
-        let connection = self.connection().await?;
+        let connection = self.writer_of(&request.key).await?;
         let receipt = self
             .with_timeout(Box::pin(write::rewind(connection, &self.0.cache, &request, &event, &body)))
             .await;
@@ -442,7 +564,7 @@ impl SessionStore for PostgresStore {
     }
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.reader_of(&request.key.app, &request.key.user).await?;
         self.with_timeout(Box::pin(read::event_sizes(connection, &request))).await
     }
 
@@ -467,7 +589,7 @@ impl SessionStore for PostgresStore {
     }
 
     async fn set_label(&self, request: LabelVersion) -> Result<Option<u64>, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(write::set_label(connection, &self.0.cache.idle, &request))).await
     }
 
@@ -477,19 +599,27 @@ impl SessionStore for PostgresStore {
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
-        let connection = self.connection().await?;
+        let connection = match scope.parts() {
+            (app, Some(user)) => self.reader_of(app, user).await?,
+            (_, None) => self.connection().await?,
+        };
         self.with_timeout(Box::pin(read::read_scope(connection, &self.0.cache.schemas, &scope))).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         request.check()?;
         let body = delta_body(&request.delta)?;
-        let connection = self.connection().await?;
+        self.check_writable()?;
+        let connection = match request.scope.parts() {
+            (app, Some(user)) => self.with_key(self.new_key(app, user).await?).await?,
+            (_, None) => self.connection().await?,
+        };
         self.with_timeout(Box::pin(write::write_scope(connection, &self.0.cache, &request, &body))).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
-        let connection = self.connection().await?;
+        self.check_writable()?;
+        let connection = self.reader_of(&request.key.app, &request.key.user).await?;
         self.with_timeout(Box::pin(write::prune(connection, &self.0.cache.idle, &request))).await
     }
 
@@ -499,12 +629,12 @@ impl SessionStore for PostgresStore {
     }
 
     async fn claim(&self, request: ClaimSession) -> Result<Claim, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(claims::claim(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn renew(&self, request: RenewClaim) -> Result<Renewed, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(claims::renew(connection, &self.0.cache.idle, &request))).await
     }
 
@@ -515,12 +645,13 @@ impl SessionStore for PostgresStore {
         if request.claims.is_empty() {
             return Ok(Vec::new());
         }
-        let connection = self.0.heartbeat.get().await.map_err(no_connection)?;
+        self.check_writable()?;
+        let connection = Object::new(self.0.heartbeat.get().await.map_err(no_connection)?, None);
         self.with_timeout(Box::pin(claims::renew_all(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn release(&self, request: ReleaseClaim) -> Result<(), SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(claims::release(connection, &self.0.cache.idle, &request))).await?;
         match request.unfinished {
             Some(_) => self.0.notifier.notify_now(&request.key, true).await,
@@ -535,7 +666,7 @@ impl SessionStore for PostgresStore {
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
-        let connection = self.connection().await?;
+        let connection = self.writer_of(&prepared.input.key).await?;
         let enqueued =
             self.with_timeout(Box::pin(inbox::enqueue(connection, &self.0.cache.idle, &prepared))).await?;
         self.0.notifier.notify(&prepared.input.key, true);
@@ -543,22 +674,26 @@ impl SessionStore for PostgresStore {
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.reader_of(&request.key.app, &request.key.user).await?;
         self.with_timeout(Box::pin(read::inbox(connection, &request))).await
     }
 
     async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(budgets::reserve(connection, &self.0.cache.idle, &request))).await
     }
 
+    fn reserves_with_appends(&self) -> bool {
+        true
+    }
+
     async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(budgets::settle(connection, &self.0.cache.idle, &request))).await
     }
 
     async fn settle_open(&self, request: SettleOpen) -> Result<u64, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(budgets::settle_open(connection, &self.0.cache.idle, &request))).await
     }
 
@@ -568,8 +703,13 @@ impl SessionStore for PostgresStore {
     }
 
     async fn raise_budgets(&self, request: RaiseBudgets) -> Result<(), SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(budgets::raise(connection, &self.0.cache.idle, &request))).await
+    }
+
+    async fn raises(&self, request: ListRaises) -> Result<Vec<BudgetRaise>, SessionError> {
+        let connection = self.connection().await?;
+        self.with_timeout(Box::pin(budgets::raises(connection, &request))).await
     }
 
     async fn spend(&self, request: ListSpend) -> Result<Vec<SpendRecord>, SessionError> {
@@ -579,10 +719,17 @@ impl SessionStore for PostgresStore {
 
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
         request.check()?;
-        let connection = self.connection().await?;
-        // NOTE: a user may have thousands of sessions, which are erased in one transaction.
-        let erase = Box::pin(erasure::erase(connection, &self.0.cache.idle, &request));
-        let erased = with_timeout(ERASURE_TIMEOUT, erase).await?;
+        self.check_writable()?;
+        let (app, user) = request.target.owner();
+        if let EraseTarget::User { .. } = request.target
+            && !request.is_dry_run
+            && self.0.keys.ring.is_some()
+        {
+            // NOTE: an erasure that fails on damaged rows must not have destroyed the key.
+            self.erase_rows(None, &request.clone().dry_run()).await?;
+            self.0.keys.destroy(app, user).await?;
+        }
+        let erased = self.erase_rows(self.0.keys.find(app, user).await?, &request).await?;
         if !request.is_dry_run {
             for key in &erased.sessions {
                 self.0.notifier.notify(key, false);
@@ -597,13 +744,13 @@ impl SessionStore for PostgresStore {
     }
 
     async fn vacuum(&self, _: VacuumStore) -> Result<(), SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         // NOTE: without a timeout: it rewrites the tables, and each answer may take minutes.
         Box::pin(erasure::vacuum(connection)).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
-        let connection = self.connection().await?;
+        let connection = self.writer().await?;
         self.with_timeout(Box::pin(inbox::dequeue(connection, &self.0.cache.idle, &request))).await
     }
 }

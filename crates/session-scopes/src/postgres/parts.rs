@@ -44,7 +44,7 @@ pub(super) enum Part {
     Shared = 11,
     /// `key, place, version, checksum, item, owner`.
     SharedItems = 12,
-    /// `version`, and 1 if it is the same event.
+    /// `version`, 1 if it is the same event, and its body if it is sealed and of the same time.
     Repeated = 13,
     /// `position, checksum, key, digest, kind, body, at`, and the newest position that is left.
     Waiting = 14,
@@ -67,7 +67,7 @@ impl Part {
             Part::Items => &[14, 1, 2, 3, 4, 15, 5],
             Part::Shared => &[14, 1, 15, 2, 3, 4, 5, 6, 7, 8, 16],
             Part::SharedItems => &[14, 1, 2, 3, 15, 16],
-            Part::Repeated => &[1, 2],
+            Part::Repeated => &[1, 2, 14],
             Part::Waiting => &[1, 2, 14, 18, 15, 16, 3, 4],
             Part::Seen => &[1, 2, 3, 18],
         }

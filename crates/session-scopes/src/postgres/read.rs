@@ -20,14 +20,15 @@ use super::rows::{
 };
 use super::statements::{
     CELL_SUMS, CHANGED_CELLS, CHANGED_SHARED, EVENT_BODIES, EVENT_SIZES, EVENTS, FIND_CELLS, FIND_EVENT,
-    FIND_ITEMS, FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, LAST_BEFORE, LIST_AT_ONCE, LIST_SESSIONS,
-    READ_CELLS, READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION, READ_SHARED,
-    READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER, SHARED_SUMS,
+    FIND_ITEMS, FIND_SCOPE, FIND_SHARED, FIND_SHARED_ITEMS, HAS_SEALED_EVENTS, LAST_BEFORE, LIST_AT_ONCE,
+    LIST_SESSIONS, READ_CELLS, READ_ITEMS, READ_LINEAGE, READ_REWINDS, READ_SCOPES, READ_SESSION,
+    READ_SHARED, READ_SHARED_ITEMS, SEALS, SHARED_ITEMS_AFTER, SHARED_SUMS,
 };
 use super::sums;
 use super::transaction::{PooledTransaction, SqlParameters, begin_reading, commit, query};
 use crate::error::SessionError;
 use crate::ids::{Label, SessionId, SessionKey};
+use crate::keys::sealer::Place;
 use crate::memory_size;
 use crate::rows::chain::pieces;
 use crate::rows::lineage::{from_db, to_db};
@@ -66,6 +67,13 @@ pub(super) async fn find_event(connection: Object, request: &FindEvent) -> Resul
     Ok(row.get::<_, Option<i64>>(1).map(from_db))
 }
 
+/// Whether a stream of a session's history has a sealed event. It is asked once for each user who has no key.
+pub(super) async fn has_sealed_events(connection: &Object, key: &SessionKey) -> Result<bool, SessionError> {
+    let given: SqlParameters<'_> = &[&key.app.as_str(), &key.user.as_str(), &key.id.as_str()];
+    let rows = query(connection, HAS_SEALED_EVENTS, given).await?;
+    rows.first().map(|row| row.get(0)).ok_or_else(|| SessionError::not_found(key))
+}
+
 /// A session with the requested parts, inside a transaction.
 pub(super) async fn session(
     connection: &Object,
@@ -100,7 +108,7 @@ pub(super) async fn session(
         read_pieces(connection, &row, &pieces),
     )?;
     history.check_rewound(&states, version)?;
-    let events = events_of(&events, &pieces, &row, &states)?;
+    let events = events_of(&events, &pieces, &row, &states, connection.key())?;
     let head = digest_at(&row, &states, version)?;
     let of = ReadContext { key, record: &row, history: &history, scopes: &scopes };
     let values = match (request.state, whole) {
@@ -169,11 +177,11 @@ impl<R: Columns> AllValueRows<R> {
         cells: Option<i64>,
     ) -> Result<ByScope<ScopeValues>, SessionError> {
         let AllValueRows(ByScope { app, user, session }) = self;
-        let own = heads(&session.cells, RowOwner::Session)?;
+        let own = heads(&session.cells, RowOwner::Session, connection.key())?;
         if let Some(cells) = cells {
             sums::compare_cells(sum(&own, RowOwner::Session), cells)?;
         }
-        let items = session_items(&own, &session.items, of.history)?;
+        let items = session_items(&own, &session.items, of.history, connection.key())?;
         Ok(ByScope {
             app: app.shared_values(connection, schemas, &of.scopes.app, &ValueSelection::default()).await?,
             user: user
@@ -271,15 +279,16 @@ impl<R: Columns> ValueRows<R> {
         selection: &ValueSelection,
     ) -> Result<ScopeValues, SessionError> {
         let of = RowOwner::Shared(scope.scope);
-        let heads = heads(&self.cells, of)?;
+        let content = connection.key();
+        let heads = heads(&self.cells, of, content)?;
         if selection.keys.is_none() {
             scope.check_cells(sum(&heads, of))?;
         }
         let (lists, heads): (Vec<HeadRow>, Vec<HeadRow>) =
             heads.into_iter().partition(|head| selection.appended.contains(&*head.key));
-        let items = shared_items(&heads, &self.items, scope.scope)?;
+        let items = shared_items(&heads, &self.items, (scope.scope, content))?;
         let values = values(connection, schemas, heads, items).await?;
-        let lists = appended(&lists, &self.items, scope.scope, selection.after)?;
+        let lists = appended(&lists, &self.items, (scope.scope, content), selection.after)?;
         Ok(lists.into_iter().fold(values, |values, (key, appended)| values.with_appended(key, appended)))
     }
 }
@@ -364,11 +373,11 @@ async fn some_values(
         None => Some(of.record.state.cells),
         Some((_, cells)) => cells,
     };
-    let heads = heads(&session.cells, RowOwner::Session)?;
+    let heads = heads(&session.cells, RowOwner::Session, connection.key())?;
     if let Some(cells) = cells {
         sums::compare_cells(sum(&heads, RowOwner::Session), cells)?;
     }
-    let items = session_items(&heads, &session.items, of.history)?;
+    let items = session_items(&heads, &session.items, of.history, connection.key())?;
     let restricted = |values: ScopeValues, keys: Option<BTreeSet<Arc<str>>>| match keys {
         Some(keys) => values.restricted_to(keys),
         None => values,
@@ -541,9 +550,13 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
     let (firsts, lasts) = columns(std::iter::once((1, record.version)));
     let limit = to_db(request.limit as u64);
     let rows = query(connection, EVENT_SIZES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
+    let content = connection.key();
     let size = |row: &Row| (from_db(row.get(0)), row.get::<_, i32>(1).unsigned_abs().into());
     let mut sizes: Vec<(u64, u64)> = rows.iter().map(size).collect();
     if !request.in_memory {
+        for (_, size) in &mut sizes {
+            *size = content.opened_bytes(*size);
+        }
         return Ok(sizes);
     }
     // NOTE: the sizes on disk bound each query, so that bodies of large events are not all in memory at once.
@@ -558,7 +571,8 @@ async fn sizes(connection: &Object, request: &EventSizes) -> Result<Vec<(u64, u6
         let bodies =
             query(connection, EVENT_BODIES, &[&record.number, &after, &firsts, &lasts, &limit]).await?;
         for (row, (version, size)) in bodies.iter().zip(&mut sizes[read..]) {
-            (*version, *size) = (from_db(row.get(0)), memory_size::of_body(row.get(1)));
+            let body = content.open(Place::event(row.get(2)), row.get(1))?;
+            (*version, *size) = (from_db(row.get(0)), memory_size::of_body(&body));
             after = row.get(0);
         }
         if bodies.is_empty() {

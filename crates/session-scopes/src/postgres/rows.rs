@@ -18,6 +18,7 @@ use crate::digest::{ContentDigest, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
+use crate::keys::sealer::{ContentKey, Place, StoredBody};
 use crate::rows::chain::{EventChain, missing_event};
 use crate::rows::lineage::{HistorySegment, from_db, in_lineage, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
@@ -411,16 +412,20 @@ pub(super) fn events(
     pieces: &[(u64, u64)],
     record: &SessionRecord,
     states: &StatesByVersion,
+    content: ContentKey<'_>,
 ) -> Result<Vec<CommittedEvent>, SessionError> {
     let mut events = Vec::with_capacity(rows.len());
     let (mut rows, mut recent) = (rows.iter().peekable(), RecentTexts::default());
     for (after, last) in pieces {
         let mut chain = EventChain::ending(*last, digest_at(record, states, *last)?);
         while let Some(row) = rows.next_if(|row| from_db(row.get(0)) > *after) {
-            let (version, id, at) = (from_db(row.get(0)), row.get(1), Timestamp::from_micros(row.get(2)));
-            let (body, seal) = (row.get(3), event_seal(version, row.get(4))?);
-            chain.add(version, ContentDigest::new(version, id, at, body, seal.form), seal.state.head)?;
-            let event = Event::from_body_sharing(&mut recent, EventId::new(id)?, at, body)?;
+            let (version, at) = (from_db(row.get(0)), Timestamp::from_micros(row.get(2)));
+            let id: &str = row.get(1);
+            let (body, seal): (&str, _) = (row.get(3), event_seal(version, row.get(4))?);
+            let body = StoredBody::parse(body);
+            chain.add(version, ContentDigest::of((version, id, at), &body, seal.form), seal.state.head)?;
+            let body = content.open_body(id, body)?;
+            let event = Event::from_body_sharing(&mut recent, EventId::new(id)?, at, &body)?;
             events.push(CommittedEvent { version, event: event.into() });
         }
         chain.end(*after, digest_at(record, states, *after)?)?;
@@ -478,7 +483,11 @@ impl HeadRow {
         }
     }
 
-    pub(super) fn read(row: &impl Columns, of: RowOwner) -> Result<Self, SessionError> {
+    pub(super) fn read(
+        row: &impl Columns,
+        of: RowOwner,
+        content: ContentKey<'_>,
+    ) -> Result<Self, SessionError> {
         let (key, schema, version): (&str, i64, i64) = (row.get(0), row.get(1), row.get(7));
         let value: Option<&str> = row.get(2);
         let count = |column| row.get::<Option<i64>>(column).unwrap_or_default();
@@ -498,7 +507,7 @@ impl HeadRow {
             }
         };
         let head = match value {
-            Some(text) => ValueHead::Json(read_json("value", text)?),
+            Some(text) => ValueHead::Json(read_json("value", &content.open(Place::value(key), text)?)?),
             None => ValueHead::List(extent),
         };
         let (key, checksum) = (key.to_owned(), row.get(8));
@@ -533,9 +542,13 @@ impl HeadRow {
 }
 
 /// The rows of values, each checked.
-pub(super) fn heads(rows: &[impl Columns], of: RowOwner) -> Result<Vec<HeadRow>, SessionError> {
+pub(super) fn heads(
+    rows: &[impl Columns],
+    of: RowOwner,
+    content: ContentKey<'_>,
+) -> Result<Vec<HeadRow>, SessionError> {
     let read = |row| {
-        let head = HeadRow::read(row, of)?;
+        let head = HeadRow::read(row, of, content)?;
         head.check().map(|()| head)
     };
     rows.iter().map(read).collect()
@@ -548,17 +561,25 @@ pub(super) type ListItems = HashMap<String, List<Arc<Value>>>;
 struct GatheredList {
     list: Result<ListAssembly, SessionError>,
     sum: i64,
+    /// Whether rows of items stay sealed: then their number is unknown, and only their checksums are compared.
+    is_sealed: bool,
 }
 
 impl GatheredList {
-    fn add(&mut self, row: &impl Columns) {
+    fn add(&mut self, row: &impl Columns, content: ContentKey<'_>) {
         let (key, stream, generation, version): (&str, i64, i64, i64) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
         let (place, items, checksum): (i64, &str, i64) = (row.get(4), row.get(5), row.get(6));
         self.sum ^= checksum;
         let Ok(list) = &mut self.list else { return };
         let added = if sums::of_items((stream, version), key, (generation, place), items) == checksum {
-            list.add(from_db(place), items)
+            self.is_sealed |= content.leaves_sealed(items);
+            match self.is_sealed {
+                true => Ok(()),
+                false => {
+                    content.open(Place::item(key), items).and_then(|items| list.add(from_db(place), &items))
+                }
+            }
         } else {
             Err(damaged_list(key))
         };
@@ -569,7 +590,11 @@ impl GatheredList {
 
     fn finish(self, head: &HeadRow) -> Result<List<Arc<Value>>, SessionError> {
         let list = self.list?;
-        if self.sum == head.items { list.finish(&head.key) } else { Err(damaged_list(&head.key)) }
+        match self.sum == head.items {
+            true if self.is_sealed => Ok(List::default()),
+            true => list.finish(&head.key),
+            false => Err(damaged_list(&head.key)),
+        }
     }
 }
 
@@ -585,11 +610,14 @@ pub(super) fn session_lists<'h>(
     heads: &'h [HeadRow],
     rows: &[impl Columns],
     history: &PostgresHistory,
+    content: ContentKey<'_>,
 ) -> Vec<ListResult<'h>> {
     let is_list = |row: &&HeadRow| matches!(row.head, ValueHead::List(_));
     let gathered = |row: &'h HeadRow| match row.head {
-        ValueHead::List(extent) => GatheredList { list: Ok(ListAssembly::new(extent)), sum: 0 },
-        ValueHead::Json(_) => GatheredList { list: Err(damaged_list(&row.key)), sum: 0 },
+        ValueHead::List(extent) => {
+            GatheredList { list: Ok(ListAssembly::new(extent)), sum: 0, is_sealed: false }
+        }
+        ValueHead::Json(_) => GatheredList { list: Err(damaged_list(&row.key)), sum: 0, is_sealed: false },
     };
     let mut lists: HashMap<&str, GatheredList> =
         heads.iter().filter(is_list).map(|row| (row.key.as_str(), gathered(row))).collect();
@@ -599,7 +627,7 @@ pub(super) fn session_lists<'h>(
             && history.visible.contains(version)
             && in_lineage(&history.lineage, stream, version)
         {
-            list.add(row);
+            list.add(row, content);
         }
     }
     let finished = |head: &'h HeadRow| Some((head, lists.remove(head.key.as_str())?.finish(head)));
@@ -611,8 +639,9 @@ pub(super) fn session_items(
     heads: &[HeadRow],
     rows: &[impl Columns],
     history: &PostgresHistory,
+    content: ContentKey<'_>,
 ) -> Result<ListItems, SessionError> {
-    let lists = session_lists(heads, rows, history);
+    let lists = session_lists(heads, rows, history, content);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
@@ -630,10 +659,10 @@ fn by_key<C: Columns>(rows: &[C]) -> HashMap<&str, Vec<&C>> {
 fn items_after(
     (key, extent): (&str, ListExtent),
     rows: &[&impl Columns],
-    scope: i64,
+    (scope, content): (i64, ContentKey<'_>),
     version: u64,
 ) -> Result<Vec<Arc<Value>>, SessionError> {
-    let mut items = NewestItems::after(version, scope, key, extent);
+    let mut items = NewestItems::after(version, scope, (key, content), extent);
     for row in rows {
         let (place, version, checksum, item) = (row.get(1), row.get(2), row.get(3), row.get(4));
         items.add(&SharedItemRow { place, version, checksum, item })?;
@@ -641,16 +670,16 @@ fn items_after(
     items.finish()
 }
 
-/// The lists of a shared scope by key, from the rows of all their items.
+/// The lists of a shared scope by key, from the rows of all their items; of the scope of a number, with the key of its content.
 pub(super) fn shared_lists<'h>(
     heads: &'h [HeadRow],
     rows: &[impl Columns],
-    scope: i64,
+    of: (i64, ContentKey<'_>),
 ) -> Vec<ListResult<'h>> {
     let of_keys = by_key(rows);
     let list = |head: &'h HeadRow| {
         let rows = of_keys.get(head.key.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let items = items_after((&head.key, head.extent()?), rows, scope, 0);
+        let items = items_after((&head.key, head.extent()?), rows, of, 0);
         Some((head, items.map(|items| items.into_iter().collect())))
     };
     heads.iter().filter_map(list).collect()
@@ -660,9 +689,9 @@ pub(super) fn shared_lists<'h>(
 pub(super) fn shared_items(
     heads: &[HeadRow],
     rows: &[impl Columns],
-    scope: i64,
+    of: (i64, ContentKey<'_>),
 ) -> Result<ListItems, SessionError> {
-    let lists = shared_lists(heads, rows, scope);
+    let lists = shared_lists(heads, rows, of);
     lists.into_iter().map(|(head, list)| Ok((head.key.clone(), list?))).collect()
 }
 
@@ -670,14 +699,14 @@ pub(super) fn shared_items(
 pub(super) fn appended(
     heads: &[HeadRow],
     rows: &[impl Columns],
-    scope: i64,
+    of: (i64, ContentKey<'_>),
     version: u64,
 ) -> Result<Vec<(Arc<str>, AppendedItems)>, SessionError> {
     let of_keys = by_key(rows);
     let lists = heads.iter().filter_map(|head| Some((head.key.as_str(), head.extent()?)));
     let appended = |(key, extent): (&str, ListExtent)| {
         let rows = of_keys.get(key).map(Vec::as_slice).unwrap_or_default();
-        let items = items_after((key, extent), rows, scope, version)?;
+        let items = items_after((key, extent), rows, of, version)?;
         let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
         Ok((key.into(), AppendedItems { length, items }))
     };

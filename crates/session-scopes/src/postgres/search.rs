@@ -9,6 +9,7 @@ use super::transaction::{PooledTransaction, begin, commit, in_transaction};
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
 use crate::rows::search::{self, POSTGRES};
+use crate::search::block::Block;
 use crate::search::{IndexHead, IndexPart, NewBlock, SearchIndex};
 
 impl SearchIndex for PostgresStore {
@@ -24,7 +25,7 @@ impl SearchIndex for PostgresStore {
     }
 
     async fn begin(&self, number: i64) -> Result<Option<i64>, SessionError> {
-        let (connection, idle) = (self.connection().await?, &self.0.cache.idle);
+        let (connection, idle) = (self.writer().await?, &self.0.cache.idle);
         let begin = async {
             in_transaction!(connection, idle.usual(), |inside| {
                 search::begin(&mut PostgresRows(inside), &POSTGRES, number).await
@@ -40,7 +41,7 @@ impl SearchIndex for PostgresStore {
     }
 
     async fn put(&self, block: NewBlock) -> Result<bool, SessionError> {
-        let (connection, idle) = (self.connection().await?, &self.0.cache.idle);
+        let (connection, idle) = (self.writer().await?, &self.0.cache.idle);
         let put = async {
             in_transaction!(connection, idle.usual(), |inside| {
                 search::put(&mut PostgresRows(inside), &POSTGRES, &block).await
@@ -49,8 +50,14 @@ impl SearchIndex for PostgresStore {
         self.with_timeout(Box::pin(put)).await
     }
 
+    async fn add_events(&self, number: i64, block: Block, last: u64) -> Result<Block, SessionError> {
+        let connection = self.connection().await?;
+        let mut rows = PostgresRows(&connection);
+        self.with_timeout(Box::pin(search::add_events(&mut rows, number, block, last))).await
+    }
+
     async fn forget(&self, number: i64) -> Result<(), SessionError> {
-        let (connection, idle) = (self.connection().await?, &self.0.cache.idle);
+        let (connection, idle) = (self.writer().await?, &self.0.cache.idle);
         let forget =
             async { in_transaction!(connection, idle.usual(), |inside| forget(inside, number).await) };
         self.with_timeout(Box::pin(forget)).await

@@ -495,21 +495,26 @@ statements! {
 
     EVENTS = in_history!("e.version, e.id, e.at, e.body, e.seal, e.stream", "", "DESC", "$5");
     EVENT_SIZES = in_history!("e.version, octet_length(e.body)", "", "ASC", "$5");
-    EVENT_BODIES = in_history!("e.version, e.body", "", "ASC", "$5");
+    EVENT_BODIES = in_history!("e.version, e.body, e.id", "", "ASC", "$5");
     // The seals of events, each by its stream and version.
     SEALS = "SELECT e.stream, e.version, e.at, e.seal FROM UNNEST($1::bigint[], $2::bigint[]) AS n(stream, version) \
         JOIN stepfold_events e ON e.stream = n.stream AND e.version = n.version";
     // NOTE: a limit for each range and again for the whole: each range stops at its first row.
     LAST_BEFORE = in_history!("e.version", "AND e.at < $5", "DESC", "1");
     FIRST_SINCE = in_history!("e.version", "AND e.at >= $5", "ASC", "1");
-    // NOTE: compared in the database, so that a large body is not sent back.
+    // NOTE: compared in the database, so that a large body is not sent back; a sealed one has to be opened.
     REPEATED = concat!(
-        "SELECT version, body = $5 AND at = $6 FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
+        "SELECT version, body = $5 AND at = $6, CASE WHEN at = $6 AND left(body, 1) = '~' THEN body END ",
+        "FROM stepfold_events WHERE stream = ", number!(), " AND id = $4"
     );
     FIND_EVENT = concat!(
         "SELECT number, (SELECT e.version FROM stepfold_events e WHERE e.stream = number AND e.id = $4 AND e.version > oldest) ",
         "FROM stepfold_sessions WHERE app = $1 AND owner = $2 AND id = $3"
     );
+    // No row for a session that is missing.
+    HAS_SEALED_EVENTS = "SELECT EXISTS (SELECT 1 FROM stepfold_lineage l JOIN stepfold_events e ON e.stream = l.stream \
+        WHERE l.number = s.number AND substr(e.body, 1, 1) = '~') \
+        FROM stepfold_sessions s WHERE s.app = $1 AND s.owner = $2 AND s.id = $3";
     ADD_TAGS = "INSERT INTO stepfold_tags (stream, version, tag) SELECT $1, $2, UNNEST($3::bytea[])";
     // The versions of the events with the tags $4, in the history of a session.
     FIND_TAGGED = concat!(
@@ -559,7 +564,8 @@ statements! {
         session_part!(), scopes_part!(),
         "UNION ALL SELECT 9, schema, generation, start, length, items, version, checksum", no!(6),
         ", key, value", no!(3), " FROM stepfold_cells WHERE key = ANY($7::text[]) AND stream = (SELECT number FROM seen) ",
-        "UNION ALL SELECT 13, version, (body = $5 AND at = $6)::integer", no!(11), no!(4), no!(1),
+        "UNION ALL SELECT 13, version, (body = $5 AND at = $6)::integer", no!(11),
+        ", CASE WHEN at = $6 AND left(body, 1) = '~' THEN body END", no!(4),
         " FROM stepfold_events WHERE stream = (SELECT number FROM seen) AND id = $4 ",
         "UNION ALL SELECT 14, position, checksum, at, (SELECT COALESCE(MAX(position), 0) FROM stepfold_inbox ",
         "WHERE position <> ALL($8::bigint[]) AND number = (SELECT number FROM seen))", no!(9),
@@ -816,7 +822,7 @@ statements! {
     DELETE_ALL_SHARED_ITEMS = "DELETE FROM stepfold_shared_items WHERE scope = $1";
     DELETE_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1";
     FIND_KEY = concat!(
-        "SELECT body = $4 FROM stepfold_operations WHERE operation = $3 AND scope = ", scope!()
+        "SELECT body IN ($4, $5) FROM stepfold_operations WHERE operation = $3 AND scope = ", scope!()
     );
     ADD_KEY = "INSERT INTO stepfold_operations (scope, operation, body) VALUES ($1, $2, $3)";
     FORGET_KEYS = "DELETE FROM stepfold_operations WHERE scope = $1 AND number <= \
@@ -836,18 +842,39 @@ statements! {
     LOST_SCOPES = "SELECT DISTINCT v.scope FROM stepfold_shared v WHERE NOT EXISTS \
         (SELECT 1 FROM stepfold_scopes c WHERE c.scope = v.scope)";
 
-    SHARERS = "SELECT MAX(l.upto), MIN(s.oldest), COUNT(*) FROM stepfold_lineage l \
+    SHARERS = "SELECT s.number, l.after, l.upto, s.oldest FROM stepfold_lineage l \
         JOIN stepfold_sessions s ON s.number = l.number WHERE l.stream = $1";
-    SWEEP_EVENTS = "DELETE FROM stepfold_events WHERE stream = $1 AND (version > $2 OR version <= $3)";
-    SWEEP_TAGS = "DELETE FROM stepfold_tags WHERE stream = $1 AND (version > $2 OR version <= $3)";
-    SWEEP_CELLS = "DELETE FROM stepfold_cells WHERE stream = $1 AND version > $2";
-    SWEEP_PAST = "DELETE FROM stepfold_past WHERE stream = $1 AND (version > $2 OR until <= $3)";
+    // Events and tags of the versions from each of $2 to that of $3 go.
+    SWEEP_EVENTS = "DELETE FROM stepfold_events e USING UNNEST($2::bigint[], $3::bigint[]) AS gap(first, last) \
+        WHERE e.stream = $1 AND e.version BETWEEN gap.first AND gap.last";
+    SWEEP_TAGS = "DELETE FROM stepfold_tags t USING UNNEST($2::bigint[], $3::bigint[]) AS gap(first, last) \
+        WHERE t.stream = $1 AND t.version BETWEEN gap.first AND gap.last";
+    // Values that no version from each of $2 to that of $3 had go.
+    SWEEP_CELLS = "DELETE FROM stepfold_cells c WHERE c.stream = $1 AND NOT EXISTS \
+        (SELECT 1 FROM UNNEST($2::bigint[], $3::bigint[]) AS left_of(first, last) WHERE c.version <= left_of.last)";
+    SWEEP_PAST = "DELETE FROM stepfold_past p WHERE p.stream = $1 AND NOT EXISTS \
+        (SELECT 1 FROM UNNEST($2::bigint[], $3::bigint[]) AS left_of(first, last) \
+        WHERE p.version <= left_of.last AND p.until > left_of.first)";
     SWEEP_ITEMS = "DELETE FROM stepfold_items WHERE stream = $1 AND version > $2";
     SWEEP_REWINDS = "DELETE FROM stepfold_rewinds WHERE stream = $1 AND version > $2";
-    // NOTE: a list that was replaced leaves its items, and only current and past values tell which lists are needed.
-    SWEEP_LOST_ITEMS = "DELETE FROM stepfold_items i WHERE i.stream = $1 AND NOT EXISTS \
-        (SELECT 1 FROM stepfold_cells c WHERE c.stream = $1 AND c.key = i.key AND c.generation = i.generation) \
-        AND NOT EXISTS \
-        (SELECT 1 FROM stepfold_past p WHERE p.stream = $1 AND p.key = i.key AND p.generation = i.generation) \
-        AND $1 IN (SELECT number FROM stepfold_sessions)";
+    // Items of the versions from each of $2 to that of $3, which lists may have.
+    ITEMS_BETWEEN = "SELECT i.key, i.generation, i.version, i.place FROM stepfold_items i \
+        JOIN UNNEST($2::bigint[], $3::bigint[]) AS gap(first, last) ON i.version BETWEEN gap.first AND gap.last \
+        WHERE i.stream = $1 LIMIT $4";
+    // The lists $2 of the sessions $1, as they are, and were at each version that these can go back to: at most $3, some
+    // more than once. It is without DISTINCT, for which the server would make all of them.
+    LISTS_OF = concat!(
+        "SELECT l.number, c.key, c.generation, c.version FROM stepfold_lineage l ",
+        "JOIN stepfold_sessions s ON s.number = l.number CROSS JOIN LATERAL ",
+        "(SELECT key, generation, version FROM stepfold_cells WHERE stream = l.stream AND version <= l.upto ",
+        "UNION ALL SELECT key, generation, version FROM stepfold_past WHERE stream = l.stream AND version <= l.upto ",
+        "AND until > GREATEST(l.after, s.oldest)) AS c WHERE l.number = ANY($1::bigint[]) ",
+        "AND GREATEST(l.after, s.oldest) <= l.upto AND c.generation IS NOT NULL AND c.key = ANY($2::text[]) LIMIT $3"
+    );
+    REWINDS_OF = "SELECT l.number, r.version, r.target FROM stepfold_lineage l JOIN stepfold_rewinds r \
+        ON r.stream = l.stream AND r.version > l.after AND r.version <= l.upto WHERE l.number = ANY($1::bigint[]) LIMIT $2";
+    DELETE_ITEMS = "DELETE FROM stepfold_items i \
+        USING UNNEST($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS lost(key, generation, version, place) \
+        WHERE i.stream = $1 AND i.key = lost.key AND i.generation = lost.generation AND i.version = lost.version \
+        AND i.place = lost.place";
 }

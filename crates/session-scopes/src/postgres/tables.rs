@@ -9,13 +9,18 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::failed;
 use super::list_entry::update_all_entries;
+use super::ring;
 use super::tags;
 use super::transaction::with_timeout;
 use crate::error::SessionError;
+use crate::rows::StoreAccess;
 use crate::rows::lineage::from_db;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 7;
+const FORMAT: u64 = 9;
+
+/// The oldest version whose sessions are read without an upgrade: later ones have added tables only.
+const OLDEST_READ: u64 = 3;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[
@@ -26,6 +31,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../rows/v5.sql"),
     include_str!("../rows/v6.sql"),
     include_str!("../rows/v7.sql"),
+    include_str!("../rows/v8.sql"),
+    include_str!("../rows/v9.sql"),
 ];
 
 const META: &str = "stepfold_meta";
@@ -47,16 +54,19 @@ pub(super) struct SetUpTimeouts {
     pub(super) idle: Duration,
 }
 
-/// Creates or upgrades the tables, on a separate connection. One instance does it, the others wait.
+/// Creates or upgrades the tables where that is allowed, and remembers the name of the key ring, on a separate connection. One instance does it, the others wait.
 pub(super) async fn set_up(
     config: &Config,
     tls: MakeRustlsConnect,
+    access: StoreAccess,
     answer_timeout: SetUpTimeouts,
+    ring: Option<&str>,
 ) -> Result<(), SessionError> {
     let connect = async { config.connect(tls).await.map_err(failed("connect")) };
     let (mut client, connection) = with_timeout(answer_timeout.connecting, connect).await?;
     let driver = tokio::spawn(connection);
-    let result = migrate(&mut client, answer_timeout).await;
+    let name = config.get_dbname().or(config.get_user()).unwrap_or_default();
+    let result = migrate(&mut client, name, access, answer_timeout, ring).await;
     drop(client);
     if result.is_err() {
         // NOTE: after an error the driver would still wait for unanswered statements.
@@ -67,10 +77,30 @@ pub(super) async fn set_up(
     result
 }
 
-async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(), SessionError> {
+async fn migrate(
+    client: &mut Client,
+    database: &str,
+    access: StoreAccess,
+    answer_timeout: SetUpTimeouts,
+    ring: Option<&str>,
+) -> Result<(), SessionError> {
     // NOTE: checked before the lock, so that a start does not wait for another process that holds the lock.
-    if with_timeout(answer_timeout.answer, format_of(client)).await? == FORMAT {
-        return Ok(());
+    match (with_timeout(answer_timeout.answer, format_of(client)).await?, access) {
+        (FORMAT, access) => {
+            let is_new = with_timeout(answer_timeout.answer, ring::is_new(client, ring)).await?;
+            if !is_new || access == StoreAccess::Read {
+                return Ok(());
+            }
+        }
+        (0, StoreAccess::Write | StoreAccess::Read) => {
+            let path = format!("PostgreSQL database {database}");
+            return Err(SessionError::NoStore { path, why: "the database has no stepfold tables" });
+        }
+        (OLDEST_READ.., StoreAccess::Read) => return Ok(()),
+        (found, StoreAccess::Read) => {
+            return Err(SessionError::OlderFormat { what: "session tables", found, current: FORMAT });
+        }
+        (_, StoreAccess::Create | StoreAccess::Write) => {}
     }
     let waits = answer_timeout.answer.saturating_add(WAIT_FOR_OTHERS);
     let transaction = with_timeout(waits, lock(client, answer_timeout.idle)).await?;
@@ -82,10 +112,23 @@ async fn migrate(client: &mut Client, answer_timeout: SetUpTimeouts) -> Result<(
         update_all_entries(&transaction, answer_timeout.answer).await?;
     }
     let failed = failed("set up its tables");
+    // NOTE: read again with the lock: another instance may have set the ring meanwhile.
+    let new_ring = match ring {
+        Some(name) if with_timeout(answer_timeout.answer, ring::is_new(&transaction, ring)).await? => {
+            Some(name)
+        }
+        _ => None,
+    };
+    if new_ring.is_some() {
+        with_timeout(waits, ring::lock(&transaction, WAIT_FOR_OTHERS)).await?;
+    }
     with_timeout(answer_timeout.answer, async {
         if found < FORMAT {
             let update = format!("UPDATE stepfold_meta SET format = {FORMAT}");
             transaction.batch_execute(&update).await.map_err(failed)?;
+        }
+        if let Some(name) = new_ring {
+            ring::add(&transaction, name).await?;
         }
         transaction.commit().await.map_err(failed)
     })
@@ -125,6 +168,21 @@ async fn make_tables(transaction: &Transaction<'_>) -> Result<u64, SessionError>
         transaction.batch_execute(migration).await.map_err(failed("set up its tables"))?;
     }
     Ok(found)
+}
+
+/// The error of a read that needs tables which only later versions have, said as such.
+pub(super) async fn of_older_format(client: &impl GenericClient, error: SessionError) -> SessionError {
+    let SessionError::Store { source, .. } = &error else { return error };
+    let state = source.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code);
+    if state != Some(&SqlState::UNDEFINED_TABLE) {
+        return error;
+    }
+    match format_of(client).await {
+        Ok(found) if found < FORMAT => {
+            SessionError::OlderFormat { what: "session tables", found, current: FORMAT }
+        }
+        _ => error,
+    }
 }
 
 /// The version of the existing tables; 0 without tables.

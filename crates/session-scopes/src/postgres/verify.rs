@@ -28,6 +28,7 @@ use crate::digest::ContentDigest;
 use crate::error::{ErrorKind, SessionError};
 use crate::event::{Erasure, TagDigest, erasure_of, tags_of_body};
 use crate::ids::{AppId, SessionKey, UserId};
+use crate::keys::sealer::ContentKey;
 use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::rewinds::RewindChain;
@@ -252,7 +253,7 @@ impl StoreVerifier<'_> {
             with_timeout(self.answer_timeout, ValueRows::own(connection, key, None)).await?;
         let place = |name: &str| FaultPlace::Key(key.clone(), name.to_owned());
         let heads = self.heads(connection, &cells, RowOwner::Session, place).await?;
-        for (head, list) in session_lists(&heads, &items, history) {
+        for (head, list) in session_lists(&heads, &items, history, ContentKey::Unopened) {
             if let Err(error) = list {
                 self.report.damaged(place(&head.key), error_text(&error));
             }
@@ -275,7 +276,7 @@ impl StoreVerifier<'_> {
         let mut heads = Vec::with_capacity(rows.len());
         for row in rows {
             self.report.values += 1;
-            let head = match HeadRow::read(row, of) {
+            let head = match HeadRow::read(row, of, ContentKey::Unopened) {
                 Ok(head) => head,
                 Err(error) => {
                     self.report.damaged(place(row.get(0)), error_text(&error));
@@ -359,7 +360,7 @@ impl StoreVerifier<'_> {
         };
         let of = RowOwner::Shared(row.scope);
         let heads = self.heads(connection, &cells, of, |name| place(Some(name))).await?;
-        for (head, list) in shared_lists(&heads, &items, row.scope) {
+        for (head, list) in shared_lists(&heads, &items, (row.scope, ContentKey::Unopened)) {
             if let Err(error) = list {
                 self.report.damaged(place(Some(&head.key)), error_text(&error));
             }

@@ -1,6 +1,7 @@
 //! The write operations. A session's row is locked first, then its app's scope, then its user's: always in
 //! this order, to avoid deadlocks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use stepfold_state_core::state::{Delta, Write};
@@ -27,10 +28,10 @@ use super::statements::{
     DELETE_LINEAGE, DELETE_REMOVED, DELETE_SESSION, DELETE_TAKEN, FIND_KEY, FIND_SHARED, FIRST_SINCE,
     FORGET_KEYS, FORK_CELLS, HAS_SESSIONS, KEEP_PAST_SINCE, LOCK_SCOPE, LOCK_SESSION, LOCK_TENANT,
     MOVE_OLDEST, MOVE_SCOPE, MOVE_VERSION, NEXT_NUMBER, PAST_SUMS, PUT_SEALS, READ_LINEAGE, READ_REWINDS,
-    READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS, SHARERS, SWEEP_CELLS, SWEEP_EVENTS, SWEEP_ITEMS,
-    SWEEP_LOST_ITEMS, SWEEP_PAST, SWEEP_REWINDS, SWEEP_TAGS,
+    READ_SCOPES, REPEATED, REWIND_CELLS, SHARED_KEYS,
 };
 use super::sums;
+use super::sweep::sweep;
 use super::transaction::{
     IdleTimeout, PooledTransaction, SentStatement, SqlParameters, begin, commit, execute, in_order,
     in_transaction, query,
@@ -40,6 +41,7 @@ use crate::digest::{ContentSalt, genesis};
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, EventId, LifeId, SessionId, SessionKey, UserId};
+use crate::keys::sealer::{ContentKey, Place, stored_body};
 use crate::rows::lineage::{HistorySegment, forked, from_db, to_db};
 use crate::rows::rewinds::{RewindChain, RewindRow};
 use crate::rows::seal::{EventSeal, SealedState, SessionRecord};
@@ -139,19 +141,38 @@ pub(super) fn after_event(
     (SessionRecord { version, updated: event.at, state, ..record.clone() }, seal)
 }
 
-fn first_receipt(
-    rows: &[Row],
-    key: &SessionKey,
+/// The body of the next event of a session as it is stored: sealed, if the store has a ring.
+pub(super) fn sealed_body<'t>(
+    connection: &Object,
+    record: &SessionRecord,
+    event: &Event,
+    body: &'t str,
+) -> Result<Cow<'t, str>, SessionError> {
+    stored_body(connection.key(), event, &[record.number, to_db(record.version + 1)], body)
+}
+
+/// Whether a sealed body is that of an event. It is compared once it is opened: it depends on the version.
+pub(super) fn is_sealed_body(
+    content: ContentKey<'_>,
     event: &EventId,
+    stored: Option<&str>,
+    body: &str,
+) -> Result<bool, SessionError> {
+    let opened = stored.map(|stored| content.open(Place::event(event.as_str()), stored)).transpose()?;
+    Ok(opened.is_some_and(|opened| opened == body))
+}
+
+fn first_receipt(
+    (rows, content): (&[Row], ContentKey<'_>),
+    key: &SessionKey,
+    (event, body): (&EventId, &str),
     scopes: ScopeVersions,
 ) -> Result<Option<Receipt>, SessionError> {
-    match rows.first() {
-        None => Ok(None),
-        Some(row) if row.get(1) => {
-            Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))).with_scopes(scopes)))
-        }
-        Some(_) => Err(SessionError::event_reused(key, event)),
+    let Some(row) = rows.first() else { return Ok(None) };
+    if row.get(1) || is_sealed_body(content, event, row.get(2), body)? {
+        return Ok(Some(Receipt::new(event.clone(), from_db(row.get(0))).with_scopes(scopes)));
     }
+    Err(SessionError::event_reused(key, event))
 }
 
 /// The statements that store an event and update the session's row to `after`.
@@ -171,7 +192,7 @@ fn commit_event<'a>(
             execute(connection, ADD_EVENT, given).await
         }),
         Box::pin(async move {
-            let (is_unfinished, searched) = (event.is_unfinished(), event.searched());
+            let (is_unfinished, searched) = (event.is_unfinished(), connection.key().listed(event));
             let given: SqlParameters<'_> =
                 &[&number, &version, &at, &session_seal, &is_unfinished, &searched];
             execute(connection, MOVE_VERSION, given).await
@@ -260,7 +281,7 @@ async fn create_inside(
     let planner = ChangePlanner { schema: &opened, what: WriteOrigin::NewSession, generation: 0 };
     let source = ItemSource::Session(&key, &empty);
     let changes = plan(connection, schemas, &planner, &[] as &[Row], &split.session, source).await?;
-    let write = SessionWrite::new(changes, number, 0, schema);
+    let write = SessionWrite::new(changes, (number, 0), schema, connection.key())?;
     let record = SessionRecord { state: SealedState { cells: write.sums, ..state }, ..empty };
     let mut sent = write.statements(connection);
     sent.extend(add_lineage(connection, number, &lineage));
@@ -478,7 +499,8 @@ async fn rewind_inside(
         async { query(connection, READ_SCOPES, &[&app, &user]).await },
     )?;
     let scopes = scopes_of(&scopes, &key.app, &key.user)?.versions();
-    if let Some(receipt) = first_receipt(&repeated, key, &event.id, scopes)? {
+    let repeated = (&repeated[..], connection.key());
+    if let Some(receipt) = first_receipt(repeated, key, (&event.id, body), scopes)? {
         return Ok(claims::repeated(&row, request.into(), receipt));
     }
     let update = claims::check(&row, request.into(), waiting)?;
@@ -501,14 +523,15 @@ async fn rewind_inside(
     let visible = rewound_at(connection, key, &row, &states, request.to).await?;
     let rewound = RewindMark { version, to: request.to };
     let rewind = RewindRow::new(number, rewound, row.state.rewound, visible);
+    let body = sealed_body(connection, &row, event, body)?;
     let mut sent: Vec<SentStatement<'_>> = vec![Box::pin(async move {
         let RewindRow { previous, visible, checksum, .. } = rewind;
         let given: SqlParameters<'_> = &[&number, &now, &to, &to_db(previous), &to_db(visible), &checksum];
         execute(connection, ADD_REWIND, given).await
     })];
     let salt = request.salt.unwrap_or_else(ContentSalt::random);
-    let (after, seal) = after_event(&row, event, (body, salt), cells);
-    sent.extend(commit_event(connection, key, &after, seal, event, body));
+    let (after, seal) = after_event(&row, event, (&body, salt), cells);
+    sent.extend(commit_event(connection, key, &after, seal, event, &body));
     sent.extend(update.statements(connection));
     in_order(sent).await?;
     update_entry(connection, key).await?;
@@ -545,7 +568,10 @@ async fn write_scope_inside(
     if let Some(key) = &request.idempotency_key {
         let (app, owner, idempotency_key, scope) =
             (app.as_str(), owner(user), key.as_str(), locked.row.scope);
-        let found = query(connection, FIND_KEY, &[&app, &owner, &idempotency_key, &body]).await?;
+        // NOTE: of content of a user only a code is kept: an operation is compared, and never read.
+        let code = user.map(|_| connection.key().operation_code(body)).transpose()?.flatten();
+        let kept = code.as_deref().unwrap_or(body);
+        let found = query(connection, FIND_KEY, &[&app, &owner, &idempotency_key, &body, &kept]).await?;
         match found.first().map(|row| row.get(0)) {
             Some(true) => return read::scope_values(connection, schemas, &request.scope).await,
             Some(false) => {
@@ -553,9 +579,9 @@ async fn write_scope_inside(
                 return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
             }
             None => {
-                let kept = to_db(REMEMBERED_KEYS as u64);
-                execute(connection, ADD_KEY, &[&scope, &idempotency_key, &body]).await?;
-                execute(connection, FORGET_KEYS, &[&scope, &kept]).await?;
+                let remembered = to_db(REMEMBERED_KEYS as u64);
+                execute(connection, ADD_KEY, &[&scope, &idempotency_key, &kept]).await?;
+                execute(connection, FORGET_KEYS, &[&scope, &remembered]).await?;
             }
         }
     }
@@ -654,25 +680,6 @@ fn texts(rows: &[Row]) -> Vec<String> {
     let mut texts: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     texts.sort_unstable();
     texts
-}
-
-/// Deletes the rows of a stream that no session's history has any more.
-async fn sweep(connection: &Object, stream: i64) -> Result<(), SessionError> {
-    let sharers = query(connection, SHARERS, &[&stream]).await?;
-    let Some(row) = sharers.first() else { return Ok(()) };
-    let (upto, oldest): (Option<i64>, Option<i64>) = (row.get(0), row.get(1));
-    let (upto, oldest, count) = (upto.unwrap_or(-1), oldest.unwrap_or(i64::MAX), row.get::<_, i64>(2));
-    for sql in [SWEEP_EVENTS, SWEEP_PAST, SWEEP_TAGS] {
-        execute(connection, sql, &[&stream, &upto, &oldest]).await?;
-    }
-    for sql in [SWEEP_CELLS, SWEEP_ITEMS, SWEEP_REWINDS] {
-        execute(connection, sql, &[&stream, &upto]).await?;
-    }
-    // NOTE: replaced lists leave items, which a fork may still need; so they are deleted only without forks.
-    if count == 1 {
-        execute(connection, SWEEP_LOST_ITEMS, &[&stream]).await?;
-    }
-    Ok(())
 }
 
 pub(super) async fn set_label(

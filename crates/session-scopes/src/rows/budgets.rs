@@ -11,10 +11,11 @@ use std::sync::Arc;
 use super::lineage::{from_db, to_db};
 use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::error::SessionError;
-use crate::ids::{AppId, BudgetId, ReservationId, SessionId, SessionKey, UserId};
+use crate::ids::{AppId, Author, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets,
-    ReservationEnd, ReserveSpend, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    AppendReservation, BudgetAmount, BudgetBalance, BudgetRaise, ListRaises, ListSpend, MAX_BUDGET_AMOUNT,
+    MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets, ReservationEnd, ReserveSpend, SettleSpend, SpendAmounts,
+    SpendRecord, SpendState,
 };
 use crate::time::Timestamp;
 
@@ -24,33 +25,62 @@ macro_rules! statements {
     };
 }
 
+/// A sum as it counts: earlier versions could store negative ones, which would let more through than the limit.
+macro_rules! counted {
+    ($sum:literal) => {
+        concat!("CASE WHEN ", $sum, " < 0 THEN 0 ELSE ", $sum, " END")
+    };
+}
+
 statements! {
     ADD_REQUEST = "INSERT INTO stepfold_spend (id, app, owner, session, token, expires, at, state, model, amounts, \
         input_tokens, output_tokens, nanodollars) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
         ON CONFLICT (id) DO NOTHING RETURNING id";
-    // NOTE: the condition and the change are one statement: no other worker can reserve in between.
-    RESERVE = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until) \
+    // NOTE: the condition and the change are one statement: no other worker can reserve in between. This one is for a budget
+    // with a row and the same time; it touches no index. If it changes nothing, the next one decides.
+    RESERVE_KNOWN = concat!("UPDATE stepfold_budgets SET reserved = ", counted!("reserved"), " + $1, \
+        settled = ", counted!("settled"), " WHERE budget = $2 \
+        AND ", counted!("settled"), " + ", counted!("reserved"), " + $1 \
+        <= CASE WHEN raised_to > $3 THEN raised_to ELSE $3 END \
+        AND (kept_until = CAST($4 AS BIGINT) OR kept_until IS NULL AND CAST($4 AS BIGINT) IS NULL) \
+        RETURNING settled, reserved, raised_to");
+    RESERVE = concat!("INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until) \
         SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0, CAST($3 AS BIGINT) WHERE $2 <= CAST($4 AS BIGINT) \
         OR EXISTS (SELECT 1 FROM stepfold_budgets WHERE budget = $1 AND raised_to >= $2) \
-        ON CONFLICT (budget) DO UPDATE SET reserved = stepfold_budgets.reserved + $2, kept_until = $3 \
-        WHERE stepfold_budgets.settled + stepfold_budgets.reserved + $2 \
+        ON CONFLICT (budget) DO UPDATE SET reserved = ", counted!("stepfold_budgets.reserved"), " + $2, \
+        settled = ", counted!("stepfold_budgets.settled"), ", kept_until = $3 \
+        WHERE ", counted!("stepfold_budgets.settled"), " + ", counted!("stepfold_budgets.reserved"), " + $2 \
         <= CASE WHEN stepfold_budgets.raised_to > $4 THEN stepfold_budgets.raised_to ELSE $4 END \
-        RETURNING settled, reserved, raised_to";
+        RETURNING settled, reserved, raised_to");
     RAISE = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until, raised_to) \
         VALUES ($1, 0, 0, $2, $3) ON CONFLICT (budget) DO UPDATE SET raised_to = $3 \
         WHERE stepfold_budgets.raised_to < $3 RETURNING settled";
+    // NOTE: locks the row, so that the limit before a raise is that of the raise before it; and makes it, so that the first of
+    // all raises has one to lock.
+    LOCK = "INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until, raised_to) VALUES ($1, 0, 0, $2, 0) \
+        ON CONFLICT (budget) DO UPDATE SET raised_to = stepfold_budgets.raised_to RETURNING raised_to";
+    ADD_RAISE = "INSERT INTO stepfold_raises (id, app, owner, counter, budget, shared_by, unit, author, at, \
+        limit_before, limit_after) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+        ON CONFLICT (id) DO NOTHING RETURNING at";
+    RAISES = "SELECT id, app, budget, shared_by, unit, author, COALESCE(owner, ''), at, limit_before, limit_after \
+        FROM stepfold_raises WHERE (CAST($1 AS TEXT) IS NULL OR app = $1) \
+        AND (CAST($2 AS TEXT) IS NULL OR owner = $2) ORDER BY at DESC, id DESC LIMIT $3";
+    DROP_RAISES = "DELETE FROM stepfold_raises \
+        WHERE substr(counter, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2 RETURNING at";
     BALANCE = "SELECT settled, reserved, raised_to FROM stepfold_budgets WHERE budget = $1";
     // NOTE: a list of parameters, since the databases have no form for one of any length in common.
-    WINDOW = "SELECT CAST(COALESCE(SUM(settled), 0) AS BIGINT), CAST(COALESCE(SUM(reserved), 0) AS BIGINT) \
-        FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
+    WINDOW = concat!("SELECT CAST(COALESCE(SUM(", counted!("settled"), "), 0) AS BIGINT), \
+        CAST(COALESCE(SUM(", counted!("reserved"), "), 0) AS BIGINT) \
+        FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)");
     SETTLE = "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
         input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
         output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
         nanodollars = CASE WHEN $3 IS NULL THEN nanodollars ELSE CAST($5 AS BIGINT) END \
         WHERE id = $6 AND state = 0 RETURNING amounts";
     RELEASE = "DELETE FROM stepfold_spend WHERE id = $1 AND state = 0 RETURNING amounts";
-    MOVE = "UPDATE stepfold_budgets SET reserved = reserved - $1, settled = settled + $2 WHERE budget = $3 \
-        RETURNING settled, reserved";
+    MOVE = concat!("UPDATE stepfold_budgets SET reserved = CASE WHEN reserved < $1 THEN 0 ELSE reserved - $1 END, \
+        settled = ", counted!("settled"), " + $2 \
+        WHERE budget = $3 RETURNING settled, reserved");
     WITH_PREFIX = "SELECT budget FROM stepfold_budgets \
         WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2";
     DROP = "DELETE FROM stepfold_budgets WHERE budget = $1 AND reserved = 0 RETURNING settled";
@@ -88,38 +118,71 @@ pub(crate) const POSTGRES: DropEnded = DropEnded(drop_ended!(" FOR UPDATE SKIP L
 /// Reserves in all budgets; after an error the transaction is rolled back, so that no budget is changed.
 pub(crate) async fn reserve(
     rows: &mut impl RunSql,
-    DropEnded(drop_ended): DropEnded,
+    drop_ended: DropEnded,
     request: &ReserveSpend,
 ) -> Result<Vec<BudgetBalance>, SessionError> {
-    let mut moved = match request.token.filter(|_| request.settles_earlier_claims) {
-        Some(token) => end_of_earlier_claims(rows, &request.key, token).await?,
-        None => MovedAmounts::new(),
+    let mut changes = BudgetChanges::default();
+    reserve_after(rows, drop_ended, (request, request.token), &mut changes).await
+}
+
+/// Ends reservations and makes one, in the transaction of an append that leaves the claim with this token. What does not fit
+/// changes no budget, and the transaction continues.
+pub(crate) async fn settle_and_reserve(
+    rows: &mut impl RunSql,
+    drop_ended: DropEnded,
+    settled: &[SettleSpend],
+    reserved: Option<(&ReserveSpend, Option<u64>)>,
+) -> Result<Option<AppendReservation>, SessionError> {
+    let (_, moved) = end_all(rows, settled).await?;
+    let Some((request, token)) = reserved else {
+        move_all(rows, moved).await?;
+        return Ok(None);
     };
-    let amounts: Vec<(&str, u64)> =
-        request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
-    let amounts = serde_json::to_string(&amounts).map_err(stored)?;
-    let SpendAmounts { input_tokens, output_tokens, nanodollars } = request.estimate;
-    let added = rows
-        .rows(
-            ADD_REQUEST,
-            &[
-                SqlValue::Text(request.id.as_str()),
-                SqlValue::Text(request.key.app.as_str()),
-                SqlValue::Text(request.key.user.as_str()),
-                SqlValue::Text(request.key.id.as_str()),
-                SqlValue::OptionalInt(request.token.map(to_db)),
-                SqlValue::Int(request.expires.as_micros()),
-                SqlValue::Int(request.at.as_micros()),
-                SqlValue::Int(SpendState::Reserved.to_db()),
-                SqlValue::Text(&request.model),
-                SqlValue::Text(&amounts),
-                SqlValue::Int(to_db(input_tokens)),
-                SqlValue::Int(to_db(output_tokens)),
-                SqlValue::OptionalInt(nanodollars.map(to_db)),
-            ],
-        )
-        .await?;
-    let is_repeat = added.is_empty();
+    let mut changes = BudgetChanges { moved, added: 0 };
+    match reserve_after(rows, drop_ended, (request, token), &mut changes).await {
+        Ok(balances) => Ok(Some(AppendReservation::Made(balances))),
+        Err(SessionError::BudgetExhausted { .. }) => {
+            take_back(rows, request, changes).await?;
+            Ok(Some(AppendReservation::Refused))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The changes of budgets that belong to a reservation.
+#[derive(Default)]
+struct BudgetChanges {
+    /// The amounts of ended reservations, as far as they are not moved yet.
+    moved: MovedAmounts,
+    /// The number of its amounts that were added.
+    added: usize,
+}
+
+/// Takes a refused reservation back, and moves what is left. The rows of added amounts are locked by then, so that all
+/// changes are in one order of budgets.
+async fn take_back(
+    rows: &mut impl RunSql,
+    request: &ReserveSpend,
+    BudgetChanges { moved, added }: BudgetChanges,
+) -> Result<(), SessionError> {
+    rows.rows(RELEASE, &[SqlValue::Text(request.id.as_str())]).await?;
+    for part in &request.amounts[..added] {
+        move_one(rows, (part.budget.as_str().to_owned(), (part.amount, 0))).await?;
+    }
+    move_all(rows, moved).await
+}
+
+/// Reserves in all budgets, each after the amounts that are moved in it and before it.
+async fn reserve_after(
+    rows: &mut impl RunSql,
+    DropEnded(drop_ended): DropEnded,
+    (request, token): (&ReserveSpend, Option<u64>),
+    BudgetChanges { moved, added }: &mut BudgetChanges,
+) -> Result<Vec<BudgetBalance>, SessionError> {
+    if let Some(token) = token.filter(|_| request.settles_earlier_claims) {
+        end_of_earlier_claims(rows, &request.key, token, moved).await?;
+    }
+    let is_repeat = !add_request(rows, request, token).await?;
     let mut balances = Vec::with_capacity(request.amounts.len());
     for part in &request.amounts {
         // NOTE: both kinds of changes in one order of budgets.
@@ -127,8 +190,9 @@ pub(crate) async fn reserve(
             move_one(rows, first.remove_entry()).await?;
         }
         balances.push(if is_repeat { balance(rows, &part.budget).await? } else { add(rows, part).await? });
+        *added += usize::from(!is_repeat);
     }
-    move_all(rows, moved).await?;
+    move_all(rows, std::mem::take(moved)).await?;
     let has_new = request.amounts.iter().zip(&balances).any(|(part, found)| is_new(part, found));
     // NOTE: after all rows are locked: workers that reserve in other parts of a window have a row in common with these.
     for (part, found) in request.amounts.iter().zip(&mut balances).filter(|(part, _)| !part.beside.is_empty())
@@ -145,6 +209,35 @@ pub(crate) async fn reserve(
         rows.rows(drop_ended, &[SqlValue::Int(request.at.as_micros())]).await?;
     }
     Ok(balances)
+}
+
+/// Adds a request to the list of spend; returns whether it was not there.
+async fn add_request(
+    rows: &mut impl RunSql,
+    request: &ReserveSpend,
+    token: Option<u64>,
+) -> Result<bool, SessionError> {
+    let amounts: Vec<(&str, u64)> =
+        request.amounts.iter().map(|part| (part.budget.as_str(), part.amount)).collect();
+    let amounts = serde_json::to_string(&amounts).map_err(stored)?;
+    let SpendAmounts { input_tokens, output_tokens, nanodollars } = request.estimate;
+    let [app, user, session] = session_values(&request.key);
+    let values = [
+        SqlValue::Text(request.id.as_str()),
+        app,
+        user,
+        session,
+        SqlValue::OptionalInt(token.map(to_db)),
+        SqlValue::Int(request.expires.as_micros()),
+        SqlValue::Int(request.at.as_micros()),
+        SqlValue::Int(SpendState::Reserved.to_db()),
+        SqlValue::Text(&request.model),
+        SqlValue::Text(&amounts),
+        SqlValue::Int(to_db(input_tokens)),
+        SqlValue::Int(to_db(output_tokens)),
+        SqlValue::OptionalInt(nanodollars.map(to_db)),
+    ];
+    Ok(!rows.rows(ADD_REQUEST, &values).await?.is_empty())
 }
 
 /// Whether a reservation may have begun a window: then earlier ones may have ended.
@@ -170,6 +263,10 @@ async fn add(rows: &mut impl RunSql, part: &BudgetAmount) -> Result<BudgetBalanc
         SqlValue::OptionalInt(kept_until.map(Timestamp::as_micros)),
         SqlValue::Int(to_db(*limit)),
     ];
+    let [name, amount_value, kept, limit_value] = &values;
+    if let Some(row) = rows.rows(RESERVE_KNOWN, &[*amount_value, *name, *limit_value, *kept]).await?.first() {
+        return balance_of(budget, row);
+    }
     match rows.rows(RESERVE, &values).await?.first() {
         Some(row) => balance_of(budget, row),
         None => Err(SessionError::budget_exhausted(balance(rows, budget).await?, *amount, *limit)),
@@ -190,16 +287,78 @@ fn balance_of(budget: &BudgetId, row: &SqlRow) -> Result<BudgetBalance, SessionE
 
 /// Raises the limits of budgets, unless they were raised to as much before.
 pub(crate) async fn raise(rows: &mut impl RunSql, request: &RaiseBudgets) -> Result<(), SessionError> {
-    let RaiseBudgets { budgets, limit, kept_until } = request;
+    let RaiseBudgets { budgets, limit, kept_until, record } = request;
+    let kept_until = SqlValue::OptionalInt(kept_until.map(Timestamp::as_micros));
+    let before = match (record, budgets.first()) {
+        (Some(_), Some(budget)) => rows.rows(LOCK, &[SqlValue::Text(budget.as_str()), kept_until]).await?,
+        _ => Vec::new(),
+    };
+    let mut is_raised = false;
     for budget in budgets {
-        let values = [
-            SqlValue::Text(budget.as_str()),
-            SqlValue::OptionalInt(kept_until.map(Timestamp::as_micros)),
-            SqlValue::Int(to_db(*limit)),
-        ];
-        rows.rows(RAISE, &values).await?;
+        let values = [SqlValue::Text(budget.as_str()), kept_until, SqlValue::Int(to_db(*limit))];
+        is_raised |= !rows.rows(RAISE, &values).await?.is_empty();
     }
-    Ok(())
+    match (record, budgets.first()) {
+        (Some(record), Some(budget)) if is_raised => {
+            let raised_to = before.first().map_or(Ok(0), |row| row.int(0)).map(from_db)?;
+            add_raise(rows, budget, record, record.from.max(raised_to)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn add_raise(
+    rows: &mut impl RunSql,
+    counter: &BudgetId,
+    record: &BudgetRaise,
+    from: u64,
+) -> Result<(), SessionError> {
+    let BudgetRaise { id, app, user, budget, shared_by, unit, by, at, to, .. } = record;
+    let values = [
+        SqlValue::Text(id),
+        SqlValue::Text(app.as_str()),
+        SqlValue::OptionalText(user.as_ref().map(UserId::as_str)),
+        SqlValue::Text(counter.as_str()),
+        SqlValue::Text(budget),
+        SqlValue::Text(shared_by),
+        SqlValue::Text(unit),
+        SqlValue::Text(by.as_str()),
+        SqlValue::Int(at.as_micros()),
+        SqlValue::Int(to_db(from)),
+        SqlValue::Int(to_db(*to)),
+    ];
+    rows.rows(ADD_RAISE, &values).await.map(drop)
+}
+
+/// The recorded raises, newest first.
+pub(crate) async fn raises(
+    rows: &mut impl RunSql,
+    request: &ListRaises,
+) -> Result<Vec<BudgetRaise>, SessionError> {
+    let ListRaises { app, user, limit } = request;
+    let values = [
+        SqlValue::OptionalText(app.as_ref().map(AppId::as_str)),
+        SqlValue::OptionalText(user.as_ref().map(UserId::as_str)),
+        SqlValue::Int(to_db(*limit as u64)),
+    ];
+    rows.rows(RAISES, &values).await?.iter().map(raise_of).collect()
+}
+
+fn raise_of(row: &SqlRow) -> Result<BudgetRaise, SessionError> {
+    let text = |column| row.text(column).map(Arc::<str>::from);
+    let user = Some(text(6)?).filter(|user| !user.is_empty()).map(UserId::new).transpose()?;
+    Ok(BudgetRaise {
+        id: text(0)?,
+        app: AppId::new(text(1)?)?,
+        user,
+        budget: text(2)?,
+        shared_by: text(3)?,
+        unit: text(4)?,
+        by: Author::new(text(5)?)?,
+        at: Timestamp::from_micros(row.int(0)?),
+        from: from_db(row.int(1)?),
+        to: from_db(row.int(2)?),
+    })
 }
 
 /// The sums of budgets, in the order of the request.
@@ -234,7 +393,8 @@ pub(crate) async fn end_all(
 }
 
 /// Moves the amounts of ended reservations, and deletes the budgets whose ids begin with one of these, except those in which
-/// something is still reserved: the requests of another app. Returns the number of deleted ones.
+/// something is still reserved: the requests of another app. Deletes the records of their raises too. Returns the number of
+/// deleted budgets.
 pub(crate) async fn move_and_drop(
     rows: &mut impl RunSql,
     mut moved: MovedAmounts,
@@ -249,6 +409,10 @@ pub(crate) async fn move_and_drop(
         dropped += rows.rows(DROP, &[SqlValue::Text(&budget)]).await?.len() as u64;
     }
     move_all(rows, moved).await?;
+    for prefix in prefixes {
+        let length = SqlValue::Int(to_db(prefix.chars().count() as u64));
+        rows.rows(DROP_RAISES, &[length, SqlValue::Text(prefix)]).await?;
+    }
     Ok(dropped)
 }
 
@@ -359,19 +523,19 @@ pub(crate) async fn settle_open(rows: &mut impl RunSql, keys: &[SessionKey]) -> 
     Ok(settled)
 }
 
-/// Ends what workers with earlier claims of the session have left; returns the amounts, which are not moved yet.
+/// Ends what workers with earlier claims of the session have left, and adds its amounts to those that are moved.
 async fn end_of_earlier_claims(
     rows: &mut impl RunSql,
     key: &SessionKey,
     token: u64,
-) -> Result<MovedAmounts, SessionError> {
+    moved: &mut MovedAmounts,
+) -> Result<(), SessionError> {
     let [app, user, id] = session_values(key);
     let open = rows.rows(OPEN_BEFORE, &[app, user, id, SqlValue::Int(to_db(token))]).await?;
-    let mut moved = MovedAmounts::new();
     for row in &open {
-        end_at_estimate(rows, row, &mut moved).await?;
+        end_at_estimate(rows, row, moved).await?;
     }
-    Ok(moved)
+    Ok(())
 }
 
 fn session_values(key: &SessionKey) -> [SqlValue<'_>; 3] {

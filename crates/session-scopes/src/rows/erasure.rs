@@ -11,6 +11,7 @@ use crate::digest::{ChecksumEncoder, ContentForm};
 use crate::error::SessionError;
 use crate::event::{Erasure, Event};
 use crate::ids::{AppId, Author, ErasureId, EventId, LifeId, ReservationId, SessionKey, UserId};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::store::{
     ERASED_USER, EraseData, EraseKind, EraseTarget, ErasedData, ErasureRecord, ListErasures, ReservationEnd,
     SettleSpend,
@@ -55,14 +56,15 @@ pub(crate) struct EventRow {
 
 impl EventRow {
     /// The row without the event's content; `None` if that was erased before.
-    fn erased(&self, note: Erasure) -> Result<Option<Self>, SessionError> {
+    fn erased(&self, note: Erasure, content: ContentKey<'_>) -> Result<Option<Self>, SessionError> {
         let EventRow { stream, version, ref id, at, ref body, seal } = *self;
         let time = Timestamp::from_micros(at);
         // NOTE: not by the note: that of an imported event was written by others.
         if matches!(seal.form, ContentForm::Erased { .. }) {
             return Ok(None);
         }
-        let event = Event::from_body(EventId::new(id.as_str())?, time, body)?;
+        let event =
+            Event::from_body(EventId::new(id.as_str())?, time, &content.open(Place::event(id), body)?)?;
         let left = event.erased(note)?;
         if left == event {
             return Ok(None);
@@ -76,6 +78,9 @@ impl EventRow {
 
 /// The rows that an erasure reads and writes, inside its transaction. Implemented by both databases.
 pub(crate) trait EraseRows: RunSql + Send {
+    /// The key of the content of the user.
+    fn key(&self) -> ContentKey<'_>;
+
     /// Waits for other operations on the history that a user's sessions share.
     fn lock(&mut self, app: &AppId, user: &UserId) -> impl Future<Output = Result<(), SessionError>> + Send;
 
@@ -178,7 +183,7 @@ async fn erase_events(
             return Err(SessionError::no_such_version(key, *version, record.oldest + 1, record.version));
         }
         let row = rows.event(&record, *version).await?.ok_or_else(|| missing_event(*version))?;
-        let Some(left) = row.erased(request.note())? else { continue };
+        let Some(left) = row.erased(request.note(), rows.key())? else { continue };
         erased.events += 1;
         if !request.is_dry_run {
             rows.put_event(&left).await?;

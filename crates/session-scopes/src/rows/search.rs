@@ -8,8 +8,12 @@ use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
+#[cfg(feature = "postgres")]
+use crate::search::block::Block;
 use crate::search::block::PARTS;
 use crate::search::{IndexHead, IndexPart, NewBlock};
+#[cfg(feature = "postgres")]
+use crate::search::{PAGE, add_body};
 
 /// The statements that differ between the databases.
 pub(crate) struct SearchSql {
@@ -53,6 +57,13 @@ const PARTS_OF: SharedSql = SharedSql(
 );
 const BLOCK: SharedSql = SharedSql(
     "SELECT after, last, shard, checksum, body FROM stepfold_search_parts WHERE number = $1 AND after = $2 ORDER BY shard",
+);
+/// The bodies of the events of a session after a version, up to another.
+#[cfg(feature = "postgres")]
+const EVENTS: SharedSql = SharedSql(
+    "SELECT e.version, e.body FROM stepfold_lineage l JOIN stepfold_events e ON e.stream = l.stream \
+     AND e.version > l.after AND e.version <= l.upto WHERE l.number = $1 AND e.version > $2 AND e.version <= $3 \
+     ORDER BY e.version",
 );
 const BEGIN: SharedSql = SharedSql(
     "INSERT INTO stepfold_search (number, generation) VALUES ($1, 0) \
@@ -103,20 +114,20 @@ pub(crate) async fn head(
     let padded = shards.iter().copied().chain(std::iter::repeat(last)).take(MAX_SHARDS);
     values.extend(padded.map(|shard| SqlValue::Int(to_db(shard as u64))));
     let parts = rows.rows(PARTS_OF, &values).await?;
-    let parts = parts.iter().map(|row| part(head.number, row)).collect::<Result<_, _>>()?;
+    let parts = parts.into_iter().map(|row| part(head.number, row)).collect::<Result<_, _>>()?;
     Ok(head.with_parts(parts))
 }
 
-fn part(number: i64, row: &SqlRow) -> Result<IndexPart, SessionError> {
+fn part(number: i64, mut row: SqlRow) -> Result<IndexPart, SessionError> {
     let (after, last, shard, checksum) = (row.int(0)?, row.int(1)?, row.int(2)?, row.int(3)?);
-    let body = row.blobs.first().map(|body| &**body).unwrap_or_default();
+    let body = row.blobs.pop().unwrap_or_default();
     // NOTE: of damaged data there is no error here: a search sees that a part lacks, and builds the index again.
-    let is_whole = sum(number, (after, last, shard), body) == checksum;
+    let is_whole = sum(number, (after, last, shard), &body) == checksum;
     Ok(IndexPart {
         after: from_db(after),
         last: from_db(last),
         shard: usize::try_from(shard).unwrap_or(usize::MAX),
-        body: if is_whole { body.into() } else { Some(u8::MAX).into_iter().collect() },
+        body: if is_whole { body.into() } else { [u8::MAX].into() },
     })
 }
 
@@ -144,7 +155,26 @@ pub(crate) async fn block(
     after: u64,
 ) -> Result<Vec<IndexPart>, SessionError> {
     let found = rows.rows(BLOCK, &[SqlValue::Int(number), SqlValue::Int(to_db(after))]).await?;
-    found.iter().map(|row| part(number, row)).collect()
+    found.into_iter().map(|row| part(number, row)).collect()
+}
+
+/// As [`SearchIndex::add_events`](crate::search::SearchIndex::add_events).
+#[cfg(feature = "postgres")]
+pub(crate) async fn add_events(
+    rows: &mut impl RunSql,
+    number: i64,
+    mut block: Block,
+    last: u64,
+) -> Result<Block, SessionError> {
+    let end = last.min(block.last.saturating_add(PAGE as u64));
+    let range = [number, to_db(block.last), to_db(end)].map(SqlValue::Int);
+    for row in rows.rows(EVENTS, &range).await? {
+        // NOTE: one that cannot be read is left to the checked read, which says why.
+        if !add_body(&mut block, from_db(row.int(0)?), row.text(0)?) || block.is_full() {
+            break;
+        }
+    }
+    Ok(block)
 }
 
 /// As [`SearchIndex::put`](crate::search::SearchIndex::put).

@@ -6,6 +6,7 @@ use super::seal::{ScopeSeal, of_item, of_shared, scope_name};
 use super::values::{ListExtent, RowChange};
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::scope::ScopeVersions;
 
 /// The generation of a shared list that starts over. A stored one has generation 0.
@@ -98,17 +99,20 @@ impl ScopeRow {
     }
 
     /// The operations of a change of a key in a write that gives the scope its current version and has a schema. Updates
-    /// the combined checksums.
+    /// the combined checksums. Values of a user are sealed, if the store has a ring.
     pub(crate) fn change(
         &mut self,
         schema: i64,
         key: &str,
         before: Option<SharedHead>,
         change: RowChange,
-    ) -> Vec<ScopeOperation> {
+        content: ContentKey<'_>,
+    ) -> Result<Vec<ScopeOperation>, SessionError> {
         if change == RowChange::Nothing {
-            return Vec::new();
+            return Ok(Vec::new());
         }
+        // NOTE: values of an application belong to no user.
+        let content = if self.user.is_some() { content } else { ContentKey::Missing };
         self.cells ^= before.map_or(0, |before| before.checksum);
         let mut operations = Vec::new();
         let list = before.and_then(|before| Some((before.extent?, before.changed)));
@@ -123,9 +127,12 @@ impl ScopeRow {
         let (value, extent, rows) = match change {
             RowChange::Nothing | RowChange::Remove => {
                 operations.push(ScopeOperation::Remove { key: key.to_owned() });
-                return operations;
+                return Ok(operations);
             }
-            RowChange::Json(value) => (Some(value.to_string()), None, Vec::new()),
+            RowChange::Json(value) => {
+                let turn = [self.scope, version];
+                (Some(content.seal(Place::value(key), &turn, value.to_string())?), None, Vec::new())
+            }
             RowChange::List(extent, rows) => (None, Some(extent), rows),
         };
         let row = SharedRow { key: key.to_owned(), version, changed, schema, value, extent };
@@ -134,12 +141,13 @@ impl ScopeRow {
         let start = extent.map_or(0, |extent| extent.start);
         let items = rows.into_iter().flat_map(|(place, items)| (place..).zip(items));
         // NOTE: `keep_last` may drop items that the same write added; they are not stored at all.
-        operations.extend(items.filter(|(place, _)| *place >= start).map(|(place, item)| {
+        for (place, item) in items.filter(|(place, _)| *place >= start) {
             let (place, item) = (to_db(place), item.to_string());
+            let item = content.seal(Place::item(key), &[self.scope, version, place], item)?;
             let checksum = of_item(self.scope, key, (place, version), &item);
-            ScopeOperation::PutItem { key: key.to_owned(), place, checksum, item }
-        }));
-        operations
+            operations.push(ScopeOperation::PutItem { key: key.to_owned(), place, checksum, item });
+        }
+        Ok(operations)
     }
 }
 

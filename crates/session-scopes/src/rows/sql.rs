@@ -17,6 +17,7 @@ impl SharedSql {
 }
 
 /// A parameter of a statement.
+#[derive(Clone, Copy)]
 pub(crate) enum SqlValue<'a> {
     Int(i64),
     OptionalInt(Option<i64>),

@@ -16,6 +16,7 @@ use super::seal;
 use crate::apply::{catch_panics, is_blind, merge_write};
 use crate::error::SessionError;
 use crate::ids::EventId;
+use crate::keys::sealer::{ContentKey, Place};
 use crate::schema::SessionSchema;
 use crate::session::TypedValue;
 use crate::store::WriteOrigin;
@@ -338,13 +339,19 @@ pub(crate) struct NewestItems<'a> {
     after: i64,
     newest_first: Vec<Arc<Value>>,
     is_complete: bool,
+    content: ContentKey<'a>,
 }
 
 impl<'a> NewestItems<'a> {
     /// The items that were added after a version; after 0, all items.
-    pub(crate) fn after(version: u64, scope: i64, key: &'a str, extent: ListExtent) -> Self {
-        let is_complete = extent.length == 0;
-        NewestItems { scope, key, extent, after: to_db(version), newest_first: Vec::new(), is_complete }
+    pub(crate) fn after(
+        version: u64,
+        scope: i64,
+        (key, content): (&'a str, ContentKey<'a>),
+        extent: ListExtent,
+    ) -> Self {
+        let (after, newest_first, is_complete) = (to_db(version), Vec::new(), extent.length == 0);
+        NewestItems { scope, key, extent, after, newest_first, is_complete, content }
     }
 
     /// Prepends a row; returns whether another one is needed.
@@ -357,7 +364,8 @@ impl<'a> NewestItems<'a> {
             return Err(self.damaged());
         }
         if version > self.after {
-            self.newest_first.push(Arc::new(read_json("list item", item)?));
+            let item = self.content.open(Place::item(self.key), item)?;
+            self.newest_first.push(Arc::new(read_json("list item", &item)?));
         }
         self.is_complete = version <= self.after || place == to_db(self.extent.start);
         Ok(!self.is_complete)

@@ -6,6 +6,7 @@ use super::values::read_json;
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
 use crate::ids::{IdempotencyKey, SessionKey};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::store::{ClaimFence, InboxEntry, PreparedInput};
 use crate::time::Timestamp;
 
@@ -66,19 +67,26 @@ pub(crate) struct InputRow {
 
 impl InputRow {
     /// The row of an input at a position of the inbox of the session with this number.
-    pub(crate) fn new(number: i64, position: u64, prepared: &PreparedInput) -> Self {
-        let input = &prepared.input;
+    pub(crate) fn new(
+        number: i64,
+        position: u64,
+        prepared: &PreparedInput,
+        content: ContentKey<'_>,
+    ) -> Result<Self, SessionError> {
+        let (input, position) = (&prepared.input, to_db(position));
+        let place = Place::input(number, input.idempotency_key.as_str());
+        let digest = prepared.digest.to_bytes();
         let mut row = InputRow {
-            position: to_db(position),
+            position,
             checksum: 0,
             key: input.idempotency_key.to_string(),
-            digest: prepared.digest.to_bytes().to_vec(),
+            digest: input_code(content, digest)?.unwrap_or(digest).to_vec(),
             kind: input.kind.as_str().to_owned(),
-            body: Some(prepared.body.clone()),
+            body: Some(content.seal(place, &[position], prepared.body.clone())?),
             at: input.at.as_micros(),
         };
         row.checksum = row.sum(number);
-        row
+        Ok(row)
     }
 
     fn sum(&self, number: i64) -> i64 {
@@ -97,9 +105,17 @@ impl InputRow {
         compare(self.sum(number), self.checksum, || format!("inbox entry {}", self.position))
     }
 
-    pub(crate) fn entry(&self) -> Result<InboxEntry, SessionError> {
+    /// The entry of the session with this number, with its body if that has at most `most` bytes.
+    pub(crate) fn entry(
+        &self,
+        number: i64,
+        content: ContentKey<'_>,
+        most: usize,
+    ) -> Result<InboxEntry, SessionError> {
         let at = Timestamp::from_micros(self.at);
-        inbox_entry(self.position, &self.kind, &self.key, self.body.as_deref(), at)
+        let open = |body| content.open(Place::input(number, &self.key), body);
+        let body = self.body.as_deref().map(open).transpose()?.filter(|body| body.len() <= most);
+        inbox_entry(self.position, &self.kind, &self.key, body.as_deref(), at)
     }
 
     /// The data that is kept after it is taken.
@@ -135,10 +151,28 @@ fn of_taken(number: i64, key: &str, position: i64, digest: &[u8]) -> i64 {
     ChecksumEncoder::new("stepfold_taken").int(number).text(key).int(position).bytes(digest).sum()
 }
 
+/// The code in place of the digest of an input, in a store with a ring.
+fn input_code(content: ContentKey<'_>, digest: [u8; 16]) -> Result<Option<[u8; 16]>, SessionError> {
+    content.code("input", &digest)
+}
+
+/// The stored bytes of a body of so many bytes, at most.
+pub(crate) fn stored_bytes(content: ContentKey<'_>, bytes: usize) -> usize {
+    // NOTE: base64 has four characters for three bytes; a seal is less than 100 bytes longer than its text.
+    if content.is_sealing() { bytes.saturating_add(bytes / 3).saturating_add(128) } else { bytes }
+}
+
 /// The position of an entry that was accepted before, if it had this content.
-pub(crate) fn repeated(prepared: &PreparedInput, digest: &[u8], position: i64) -> Result<u64, SessionError> {
+pub(crate) fn repeated(
+    prepared: &PreparedInput,
+    content: ContentKey<'_>,
+    digest: &[u8],
+    position: i64,
+) -> Result<u64, SessionError> {
+    let given = prepared.digest.to_bytes();
     // NOTE: without a digest, what was accepted is erased: it must not be accepted again.
-    if digest.is_empty() || digest == prepared.digest.to_bytes() {
+    if digest.is_empty() || digest == given || input_code(content, given)?.is_some_and(|code| code == digest)
+    {
         return Ok(from_db(position));
     }
     Err(SessionError::input_reused(&prepared.input.key, &prepared.input.idempotency_key))

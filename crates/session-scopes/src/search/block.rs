@@ -1,34 +1,38 @@
 //! A block of an index: which words the messages of some events have.
 //!
 //! A block is stored in [`PARTS`] parts: first its messages, then its words, split by their hashes, so that a search reads
-//! one part for each word. Numbers are written with seven bits a byte, the lowest first.
+//! one part for each word. Numbers are written with seven bits a byte, the lowest first. The part of messages begins with
+//! the [`FORMAT`]; a block of another one is as one that is damaged.
 
-use stepfold_state_core::for_each_search_word;
-use xxhash_rust::xxh3::xxh3_64;
+use stepfold_state_core::{WordIndex, for_each_search_hash};
 
 /// The parts of a stored block.
 pub(crate) const PARTS: usize = 64;
 /// The parts that have words.
 const SHARDS: u64 = PARTS as u64 - 1;
-/// The most messages of a block: their numbers have eleven bits.
-pub(crate) const MAX_MESSAGES: usize = 2_048;
-/// The bits of a word's hash, of its message, and of its count there.
+/// The form of blocks, and of the words in them. The first one began with the number of messages, which is not 0 where a block
+/// has more bytes; the second one split words of Thai at their tones, the third one words of Hindi at their marks.
+const FORMAT: [u8; 2] = [0, 4];
+/// So many words count as a message.
+const WORDS: usize = 256;
+/// The bits of a word's hash, and its bytes in a part.
 const HASH_BITS: u32 = 44;
-const MESSAGE_BITS: u32 = 11;
-const COUNT_BITS: u32 = 9;
-/// The highest count of a word in a message that is told apart.
-const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
-/// The bytes of a hash in a part.
 const HASH_BYTES: usize = 6;
-
-/// The hash by which a word is indexed.
-pub(crate) fn word_hash(word: &str) -> u64 {
-    xxh3_64(word.as_bytes()) >> (u64::BITS - HASH_BITS)
-}
 
 /// The part that has a word: hashes of one part are neighbours.
 fn shard_of(hash: u64) -> usize {
     1 + usize::try_from((hash * SHARDS) >> HASH_BITS).unwrap_or_default()
+}
+
+/// The hashes of the words of a text, each once, at most so many.
+pub(crate) fn hashes_of(text: &str, most: usize) -> Vec<u64> {
+    let mut hashes = Vec::new();
+    for_each_search_hash(text, |hash| {
+        if hashes.len() < most && !hashes.contains(&hash) {
+            hashes.push(hash);
+        }
+    });
+    hashes
 }
 
 /// The parts that have these words, each once, and the part of messages.
@@ -48,26 +52,29 @@ pub(crate) struct IndexedMessage {
 }
 
 /// A block in memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
     /// The version before its first event.
     pub(crate) after: u64,
     /// The version of its last event.
     pub(crate) last: u64,
     messages: Vec<IndexedMessage>,
-    /// A word of a message in each: its hash, the message's number and the count, from the highest bits to the lowest.
-    entries: Vec<u64>,
-    /// The hashes of one message, while it is added.
-    hashes: Vec<u64>,
+    /// Its texts are the messages, by their places in the block.
+    words: WordIndex,
 }
 
 impl Block {
     pub(crate) fn beginning_after(after: u64) -> Self {
-        Block { after, last: after, messages: Vec::new(), entries: Vec::new(), hashes: Vec::new() }
+        Block { after, last: after, ..Block::default() }
     }
 
-    pub(crate) fn messages(&self) -> usize {
-        self.messages.len()
+    /// Its size in messages, longer ones counted by their words.
+    pub(crate) fn size(&self) -> usize {
+        size_of(self.messages.len(), self.words.len())
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.size() >= super::FULL_BLOCK
     }
 
     pub(crate) fn begin_event(&mut self, version: u64) {
@@ -76,18 +83,15 @@ impl Block {
 
     /// Adds a message of the event that was begun last.
     pub(crate) fn add_message(&mut self, place: usize, text: &str) {
-        self.hashes.clear();
-        for_each_search_word(text, |word| self.hashes.push(word_hash(word)));
-        let length = self.hashes.len() as u64;
-        if length == 0 {
-            return;
+        let length = self.words.add(self.next_number(), text);
+        if length > 0 {
+            let (place, length) = (place as u64, length as u64);
+            self.messages.push(IndexedMessage { version: self.last, place, length });
         }
-        let number = self.messages.len() as u64;
-        self.messages.push(IndexedMessage { version: self.last, place: place as u64, length });
-        self.hashes.sort_unstable();
-        for same in self.hashes.chunk_by(|one, other| one == other) {
-            self.entries.push(entry(same[0], number, same.len() as u64));
-        }
+    }
+
+    fn next_number(&self) -> u32 {
+        u32::try_from(self.messages.len()).unwrap_or(u32::MAX)
     }
 
     /// The messages, in order.
@@ -95,98 +99,94 @@ impl Block {
         &self.messages
     }
 
+    /// Sorts the words that were added, so that they are found, and are in its parts.
+    pub(crate) fn sort(&mut self) {
+        self.words.sort();
+    }
+
     /// The numbers of the messages with each of these words, and the counts there.
     pub(crate) fn find(&self, words: &[u64], mut each: impl FnMut(usize, usize, u64)) {
-        for entry in &self.entries {
-            if let Some(word) = words.iter().position(|hash| *hash == hash_of(*entry)) {
-                each(word, message_of(*entry), count_of(*entry));
-            }
+        for (word, hash) in words.iter().enumerate() {
+            self.words.find(*hash, |message, count| each(word, message as usize, count.into()));
         }
     }
 
     /// Appends the block that follows.
     pub(crate) fn append(&mut self, next: &Block) {
-        let before = self.messages.len() as u64;
+        let before = self.next_number();
         self.last = next.last;
         self.messages.extend(&next.messages);
-        let moved = next.entries.iter().map(|entry| entry + (before << COUNT_BITS));
-        self.entries.extend(moved);
+        self.words.append(&next.words, before);
     }
 
     /// The parts in which it is stored.
     pub(crate) fn parts(&self) -> Vec<Vec<u8>> {
         let mut parts = vec![Vec::new(); PARTS];
-        let mut version = self.after;
+        parts[0].extend(FORMAT);
         put(&mut parts[0], self.messages.len() as u64);
+        put(&mut parts[0], self.words.len() as u64);
+        let mut version = self.after;
         for message in &self.messages {
             put(&mut parts[0], message.version - version);
             put(&mut parts[0], message.place);
             put(&mut parts[0], message.length);
             version = message.version;
         }
-        let mut entries = self.entries.clone();
-        entries.sort_unstable();
-        let mut places = Vec::new();
-        for same in entries.chunk_by(|one, other| hash_of(*one) == hash_of(*other)) {
-            let hash = hash_of(same[0]);
-            places.clear();
-            let mut before = 0;
-            for entry in same {
-                let message = message_of(*entry) as u64;
-                put(&mut places, message - before);
-                put(&mut places, count_of(*entry));
-                before = message;
+        let mut word = WordPlaces::default();
+        self.words.for_each_word(|hash, message, count| {
+            if hash != word.hash {
+                word.end(&mut parts);
+                word.hash = hash;
             }
-            let part = &mut parts[shard_of(hash)];
-            part.extend_from_slice(&hash.to_be_bytes()[8 - HASH_BYTES..]);
-            put(part, places.len() as u64);
-            part.extend_from_slice(&places);
-        }
+            word.add(message, count);
+        });
+        word.end(&mut parts);
         parts
     }
 
     /// The block whose parts these are, in order; `None` if they are none.
     pub(crate) fn of_parts(after: u64, last: u64, parts: &[&[u8]]) -> Option<Self> {
-        let (messages, words) = parts.split_first()?;
+        let (messages, parts) = parts.split_first()?;
         let messages = read_messages(after, last, messages)?;
-        let mut entries = Vec::new();
-        for part in words {
+        let mut words = WordIndex::default();
+        for part in parts {
             let mut part = *part;
             while !part.is_empty() {
                 let (hash, places) = next_word(&mut part)?;
                 read_places(places, messages.len(), |message, count| {
-                    entries.push(entry(hash, message as u64, count));
+                    let (message, count) = (u32::try_from(message), u32::try_from(count));
+                    words.add_word(hash, message.unwrap_or(u32::MAX), count.unwrap_or(u32::MAX));
                 })?;
             }
         }
-        Some(Block { after, last, messages, entries, hashes: Vec::new() })
+        Some(Block { after, last, messages, words })
     }
 }
 
-fn entry(hash: u64, message: u64, count: u64) -> u64 {
-    hash << (MESSAGE_BITS + COUNT_BITS) | message << COUNT_BITS | count.min(MAX_COUNT)
+/// The size of a block with so many messages, and words of these.
+fn size_of(messages: usize, words: usize) -> usize {
+    messages.max(words / WORDS)
 }
 
-fn hash_of(entry: u64) -> u64 {
-    entry >> (MESSAGE_BITS + COUNT_BITS)
+/// The numbers of messages and words with which the part of messages begins, and the rest of it.
+fn begin_messages(part: &[u8]) -> Option<(usize, usize, &[u8])> {
+    let mut rest = part.strip_prefix(&FORMAT)?;
+    let (messages, words) = (take(&mut rest)?, take(&mut rest)?);
+    Some((usize::try_from(messages).ok()?, usize::try_from(words).ok()?, rest))
 }
 
-fn message_of(entry: u64) -> usize {
-    (entry >> COUNT_BITS) as usize & (MAX_MESSAGES - 1)
-}
-
-fn count_of(entry: u64) -> u64 {
-    entry & MAX_COUNT
-}
-
-/// The number of messages, by the part of them.
-pub(crate) fn count_of_messages(mut part: &[u8]) -> usize {
-    take(&mut part).and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
+/// The size of a block, by the part of its messages.
+pub(crate) fn size_of_block(part: &[u8]) -> usize {
+    begin_messages(part).map_or(0, |(messages, words, _)| size_of(messages, words))
 }
 
 /// Reads the part of messages of a block; `None` if it is damaged.
-pub(crate) fn read_messages(after: u64, last: u64, mut part: &[u8]) -> Option<Vec<IndexedMessage>> {
-    let count = usize::try_from(take(&mut part)?).ok().filter(|count| *count <= MAX_MESSAGES)?;
+pub(crate) fn read_messages(after: u64, last: u64, part: &[u8]) -> Option<Vec<IndexedMessage>> {
+    let (count, _, mut part) = begin_messages(part)?;
+    if count > part.len() / 3 {
+        // NOTE: each has three bytes or more.
+        return None;
+    }
     let mut version = after;
     let mut messages = Vec::with_capacity(count);
     for _ in 0..count {
@@ -222,15 +222,44 @@ fn next_word<'p>(part: &mut &'p [u8]) -> Option<(u64, &'p [u8])> {
     Some((hash, places))
 }
 
-fn read_places(mut places: &[u8], messages: usize, mut each: impl FnMut(usize, u64)) -> Option<()> {
-    let mut message = 0;
-    while !places.is_empty() {
-        message += usize::try_from(take(&mut places)?).ok()?;
-        let count = take(&mut places)?;
-        if message >= messages {
-            return None;
+/// The messages that have a word, as they are written: each with the distance to the one before, and the count where it is
+/// not 1.
+#[derive(Default)]
+struct WordPlaces {
+    hash: u64,
+    bytes: Vec<u8>,
+    /// The last message.
+    before: u32,
+}
+
+impl WordPlaces {
+    fn add(&mut self, message: u32, count: u32) {
+        put(&mut self.bytes, u64::from(message - self.before) << 1 | u64::from(count != 1));
+        if count != 1 {
+            put(&mut self.bytes, u64::from(count));
         }
-        each(message, count);
+        self.before = message;
+    }
+
+    /// Adds the word to its part.
+    fn end(&mut self, parts: &mut [Vec<u8>]) {
+        if !self.bytes.is_empty() {
+            let part = &mut parts[shard_of(self.hash)];
+            part.extend_from_slice(&self.hash.to_be_bytes()[8 - HASH_BYTES..]);
+            put(part, self.bytes.len() as u64);
+            part.extend_from_slice(&self.bytes);
+        }
+        self.bytes.clear();
+        self.before = 0;
+    }
+}
+
+fn read_places(mut places: &[u8], messages: usize, mut each: impl FnMut(usize, u64)) -> Option<()> {
+    let mut message = 0_usize;
+    while !places.is_empty() {
+        let place = take(&mut places)?;
+        message = message.checked_add(usize::try_from(place >> 1).ok()?).filter(|place| *place < messages)?;
+        each(message, if place & 1 == 0 { 1 } else { take(&mut places)? });
     }
     Some(())
 }

@@ -5,6 +5,9 @@
 //! pays for the index, sessions that are never searched have none, and a store without an index answers the same, slower.
 //! Blocks are merged as they grow: a session has few, whatever the number of its searches.
 //!
+//! Events are read for the index [without their digests](SearchIndex::add_events), which would cost more than all the rest.
+//! Messages that a search finds are read as a whole, and checked.
+//!
 //! An index has hashes of words and no text. It has the events that a rewind has hidden, since another rewind may show them
 //! again; a search leaves out what is not visible. Retention and erasure delete the blocks of a session, a fork has blocks
 //! of its own.
@@ -13,16 +16,19 @@ pub(crate) mod block;
 mod index;
 mod rank;
 
+use std::borrow::Cow;
 use std::future::Future;
 
 use stepfold_state_core::chat::Role;
-use stepfold_state_core::{for_each_search_word, searched_text};
+use stepfold_state_core::searched_text;
 
-use self::block::{Block, word_hash};
+use self::block::Block;
 pub(crate) use self::index::{BlockInfo, IndexHead, IndexPart, NewBlock, NoIndex, SearchIndex};
 use self::rank::{Ranking, SessionMatches};
 use crate::error::{ErrorKind, SessionError};
 use crate::event::CommittedEvent;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::event::texts_of_body;
 use crate::session::Session;
 use crate::store::{
     EventRange, FoundMessage, GetSession, ListSessions, MAX_FOUND_MESSAGES, MAX_SEARCHED_SESSIONS,
@@ -32,17 +38,15 @@ use crate::store::{
 /// The words of a query; further ones are ignored.
 const MAX_QUERY_WORDS: usize = 32;
 /// The events that are read at once.
-const PAGE: usize = 512;
-/// From this number of messages on, those that are not indexed are.
+pub(crate) const PAGE: usize = 512;
+/// From this size on, events that are not indexed are.
 const MIN_INDEXED: usize = 64;
 /// Fewer events are not indexed.
 const MIN_EVENTS: u64 = 16;
-/// A new block with so many messages is full.
-const FULL_BLOCK: usize = 512;
-/// The messages of an event that are searched.
-const MAX_OF_EVENT: usize = block::MAX_MESSAGES - LARGEST_MERGED;
-/// The most messages of a block that is merged from others.
-const LARGEST_MERGED: usize = 1_024;
+/// From this size on, a block is full. It ends with an event, and is never merged with others.
+const FULL_BLOCK: usize = 1_024;
+/// So many blocks of one tier become one of the next: a message is written once for each tier.
+const MERGED: usize = 4;
 /// The sessions that are listed at once.
 const SESSIONS: usize = 100;
 
@@ -52,7 +56,7 @@ pub(crate) async fn search(
     index: &impl SearchIndex,
     request: SearchSessions,
 ) -> Result<Vec<FoundMessage>, SessionError> {
-    let words = query_words(&request.query);
+    let words = block::hashes_of(&request.query, MAX_QUERY_WORDS);
     let mut found = Vec::new();
     if let Some(id) = &request.session {
         let get = GetSession::new(request.key(id)).events(EventRange::None).without_state();
@@ -64,18 +68,6 @@ pub(crate) async fn search(
         found = matches_of_user(store, index, &request, &words).await?;
     }
     read_best(store, &request, Ranking::new(&found, words.len())).await
-}
-
-/// The hashes of the words of a query, each once.
-fn query_words(query: &str) -> Vec<u64> {
-    let mut words = Vec::new();
-    for_each_search_word(query, |word| {
-        let hash = word_hash(word);
-        if words.len() < MAX_QUERY_WORDS && !words.contains(&hash) {
-            words.push(hash);
-        }
-    });
-    words
 }
 
 async fn matches_of_user(
@@ -151,36 +143,50 @@ async fn scan(
     words: &[u64],
     matches: &mut SessionMatches,
 ) -> Result<(), SessionError> {
-    let mut after = head.last().unwrap_or(session.oldest);
-    let mut block = Block::beginning_after(after);
-    while after < session.version {
-        let limit = PAGE.min(usize::try_from(session.version - after).unwrap_or(PAGE));
-        let get = GetSession::new(session.key.clone()).events(EventRange::Page { after, limit });
-        let read = store.get(get.without_state()).await?;
-        if read.life != session.life {
-            return Err(SessionError::not_found(&session.key));
-        }
-        if read.events.is_empty() {
+    let mut block = Block::beginning_after(head.last().unwrap_or(session.oldest));
+    while block.last < session.version {
+        let before = block.last;
+        block = index.add_events(head.number, block, session.version).await?;
+        if block.last == before && !add_checked(store, session, &mut block).await? {
             // NOTE: retention has deleted them since the session was read.
+            block.sort();
             matches.add_block(&block, words);
             return Ok(());
         }
-        for committed in &read.events {
-            add_event(&mut block, committed);
-            after = committed.version;
-            if block.messages() >= FULL_BLOCK || after >= session.version {
-                matches.add_block(&block, words);
-                head = add(index, head, &block).await;
-                block = Block::beginning_after(after);
-            }
+        if block.is_full() || block.last >= session.version {
+            block.sort();
+            matches.add_block(&block, words);
+            head = add(index, head, &block).await;
+            block = Block::beginning_after(block.last);
         }
     }
     Ok(())
 }
 
-/// Adds a block to an index, merged with the blocks before that are no larger. After a failure there is no index to add to.
+/// Adds some of the events that follow, each checked; returns whether there are any.
+async fn add_checked(
+    store: &(impl SessionStore + ?Sized),
+    session: &Session,
+    block: &mut Block,
+) -> Result<bool, SessionError> {
+    let left = usize::try_from(session.version - block.last).unwrap_or(PAGE);
+    let page = EventRange::Page { after: block.last, limit: PAGE.min(left) };
+    let read = store.get(GetSession::new(session.key.clone()).events(page).without_state()).await?;
+    if read.life != session.life {
+        return Err(SessionError::not_found(&session.key));
+    }
+    for committed in read.events.iter().take_while(|committed| committed.version <= session.version) {
+        if block.is_full() {
+            break;
+        }
+        add_event(block, committed);
+    }
+    Ok(!read.events.is_empty())
+}
+
+/// Adds a block to an index, merged with blocks before it. After a failure there is no index to add to.
 async fn add(index: &impl SearchIndex, head: IndexHead, block: &Block) -> IndexHead {
-    let is_worth = block.messages() >= MIN_INDEXED || block.last - block.after >= PAGE as u64;
+    let is_worth = block.size() >= MIN_INDEXED || block.last - block.after >= PAGE as u64;
     let Some(generation) = head.generation.filter(|_| is_worth) else {
         return IndexHead { generation: None, ..head };
     };
@@ -196,7 +202,7 @@ async fn add(index: &impl SearchIndex, head: IndexHead, block: &Block) -> IndexH
                 last: block.last,
                 parts: block.parts(),
             };
-            let info = BlockInfo { after: block.after, last: block.last, messages: block.messages() };
+            let info = BlockInfo { after: block.after, last: block.last, size: block.size() };
             write(index.put(new).await).filter(|is_put| *is_put).map(|_| [kept, vec![info]].concat())
         }
         Err(error) => write(Err(error)),
@@ -207,24 +213,42 @@ async fn add(index: &impl SearchIndex, head: IndexHead, block: &Block) -> IndexH
     }
 }
 
-/// The blocks that stay, and the new one with those before it that are no larger.
+/// The blocks that stay, and the new one with those before it that it is merged with.
 async fn merged(
     index: &impl SearchIndex,
     head: &IndexHead,
     block: &Block,
 ) -> Result<(Vec<BlockInfo>, Block), SessionError> {
     let (mut kept, mut merged) = (head.blocks.clone(), block.clone());
-    while let Some(before) = kept.last().copied().filter(|before| {
-        before.messages <= merged.messages() && before.messages + merged.messages() <= LARGEST_MERGED
-    }) {
-        let parts = index.block(head.number, before.after).await?;
-        let bodies: Vec<&[u8]> = parts.iter().map(|part| &*part.body).collect();
-        let Some(mut whole) = Block::of_parts(before.after, before.last, &bodies) else { break };
-        whole.append(&merged);
-        merged = whole;
-        kept.pop();
+    loop {
+        let count = merged_with(&kept, merged.size());
+        let mut wholes = Vec::new();
+        for before in kept.split_off(kept.len() - count) {
+            let parts = index.block(head.number, before.after).await?;
+            let bodies: Vec<&[u8]> = parts.iter().map(|part| &*part.body).collect();
+            match Block::of_parts(before.after, before.last, &bodies) {
+                Some(whole) => wholes.push(whole),
+                None => return Ok((head.blocks.clone(), block.clone())),
+            }
+        }
+        let mut wholes = wholes.into_iter();
+        let Some(mut first) = wholes.next() else { return Ok((kept, merged)) };
+        wholes.chain([merged]).for_each(|next| first.append(&next));
+        first.sort();
+        merged = first;
     }
-    Ok((kept, merged))
+}
+
+/// With how many of the last of some blocks one of this size is merged: as soon as there are enough of its tier.
+fn merged_with(blocks: &[BlockInfo], size: usize) -> usize {
+    let is_mergeable = |before: &&BlockInfo| before.size < FULL_BLOCK && tier(before.size) <= tier(size);
+    let count = blocks.iter().rev().take_while(is_mergeable).count();
+    if count + 1 >= MERGED { count } else { 0 }
+}
+
+/// The tier of a block of this size, with sizes of four times the one below.
+fn tier(size: usize) -> u32 {
+    (size / MIN_INDEXED).checked_ilog(MERGED).map_or(0, |tier| tier)
 }
 
 /// The result of a write to an index. A failed one fails no search: what is not indexed is scanned.
@@ -234,10 +258,23 @@ fn write<T>(written: Result<T, SessionError>) -> Option<T> {
 
 /// Adds the messages of an event, except for instructions.
 fn add_event(block: &mut Block, committed: &CommittedEvent) {
-    block.begin_event(committed.version);
-    for (place, message) in committed.event.messages.iter().take(MAX_OF_EVENT).enumerate() {
-        if message.role() != Role::System {
-            block.add_message(place, &searched_text(message));
+    let messages = committed.event.messages.iter();
+    add_texts(block, committed.version, messages.map(|message| (message.role(), searched_text(message))));
+}
+
+/// As [`add_event`], of the stored body of the event that follows the last one; returns whether it can be read.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn add_body(block: &mut Block, version: u64, body: &str) -> bool {
+    let Some(texts) = texts_of_body(body).filter(|_| version == block.last + 1) else { return false };
+    add_texts(block, version, texts.into_iter().map(|message| (message.role, message.text)));
+    true
+}
+
+fn add_texts<'a>(block: &mut Block, version: u64, texts: impl Iterator<Item = (Role, Cow<'a, str>)>) {
+    block.begin_event(version);
+    for (place, (role, text)) in texts.enumerate() {
+        if role != Role::System {
+            block.add_message(place, &text);
         }
     }
 }

@@ -3,14 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use stepfold_state_core::Bm25;
+
 use super::block::{Block, IndexedMessage, find_in_part, read_messages};
 use super::index::IndexHead;
 use crate::ids::{LifeId, SessionId};
 use crate::session::{Session, VisibleVersions};
-
-/// The weights of BM25: of further occurrences of a word, and of the length of a message.
-const K1: f64 = 1.2;
-const B: f64 = 0.75;
 
 /// The visible messages of a session, and which words they have.
 #[derive(Debug)]
@@ -21,10 +19,8 @@ pub(super) struct SessionMatches {
     version: u64,
     visible: VisibleVersions,
     messages: Vec<IndexedMessage>,
-    /// Word, message and count. The words of a message are in the order of their hashes.
-    hits: Vec<(usize, usize, u64)>,
-    /// The number of messages with each word.
-    with_word: Vec<u64>,
+    /// The messages that have each word, and the counts there.
+    hits: Vec<Vec<(usize, u64)>>,
 }
 
 impl SessionMatches {
@@ -36,8 +32,7 @@ impl SessionMatches {
             version: session.version,
             visible: session.visible.clone(),
             messages: Vec::new(),
-            hits: Vec::new(),
-            with_word: vec![0; words],
+            hits: vec![Vec::new(); words],
         }
     }
 
@@ -55,8 +50,7 @@ impl SessionMatches {
 
     fn add_hit(&mut self, word: usize, message: Option<usize>, count: u64) {
         if let Some(message) = message {
-            self.hits.push((word, message, count));
-            self.with_word[word] += 1;
+            self.hits[word].push((message, count));
         }
     }
 
@@ -113,20 +107,18 @@ impl<'a> Ranking<'a> {
     pub(super) fn new(sessions: &'a [SessionMatches], words: usize) -> Self {
         let messages: u64 = sessions.iter().map(|session| session.messages.len() as u64).sum();
         let lengths = sessions.iter().flat_map(|session| &session.messages).map(|message| message.length);
-        let average = real(lengths.sum()) / real(messages.max(1));
-        let weight = |word: usize| {
-            let with = sessions.iter().map(|session| session.with_word[word]).sum::<u64>();
-            let odds = (real(messages) - real(with) + 0.5) / (real(with) + 0.5);
-            odds.ln_1p()
-        };
+        let bm25 = Bm25::new(messages, lengths.sum());
+        let with = |word: usize| sessions.iter().map(|session| session.hits[word].len() as u64).sum();
+        let weight = |word: usize| bm25.weight(with(word));
         let weights: Vec<f64> = (0..words).map(weight).collect();
         let mut ranked = Vec::new();
         for (order, session) in sessions.iter().enumerate() {
             let mut scores = vec![0.0; session.messages.len()];
-            for (word, message, count) in &session.hits {
-                let (count, length) = (real(*count), real(session.messages[*message].length));
-                let damped = count * (K1 + 1.0) / (count + K1 * (1.0 - B + B * length / average));
-                scores[*message] += weights[*word] * damped;
+            // NOTE: the words of each message are added in the order of the query: floats have no other sum of the same bits.
+            for (weight, hits) in weights.iter().zip(&session.hits) {
+                for (message, count) in hits {
+                    scores[*message] += bm25.score(*weight, *count, session.messages[*message].length);
+                }
             }
             let of = |(message, score): (&IndexedMessage, f64)| RankedMessage {
                 session: &session.id,
@@ -146,11 +138,6 @@ impl<'a> Ranking<'a> {
     pub(super) fn best_first(mut self) -> impl Iterator<Item = RankedMessage<'a>> {
         std::iter::from_fn(move || self.0.pop())
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of messages and words")]
-fn real(number: u64) -> f64 {
-    number as f64
 }
 
 impl Ord for RankedMessage<'_> {

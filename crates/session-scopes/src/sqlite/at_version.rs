@@ -10,6 +10,7 @@ use super::threads::SqliteConnection;
 use super::undo_log::{self, ValueRow};
 use super::values::{StoredValueRow, find_cell, held, stored_all};
 use crate::error::SessionError;
+use crate::keys::sealer::Place;
 use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::{from_db, to_db};
 use crate::session::{ScopeValues, TypedValue};
@@ -80,7 +81,9 @@ impl PastSession<'_> {
                 false => row_at(connection, self.history, &row, self.version)?,
             };
             let Some(row) = row else { continue };
-            size.add(row.value.as_deref().map_or(0, memory_size::of_json));
+            if let Some(text) = &row.value {
+                size.add(memory_size::of_json(&sqlite.key().open(Place::value(&key), text)?));
+            }
             if let Some(list) = &row.list {
                 undo_log::add_size(connection, &key, list, (&mut weighed, size))?;
             }

@@ -4,8 +4,8 @@ use std::future::{Future, ready};
 
 use rusqlite::Connection;
 
+use super::claims;
 use super::error::failed;
-use super::history::SqliteSessionRow;
 use super::sql::{at_once, rows};
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
@@ -13,7 +13,8 @@ use crate::ids::SessionKey;
 use crate::rows::budgets;
 use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
-    BudgetBalance, ListSpend, RaiseBudgets, ReadBudgets, ReserveSpend, SettleSpend, SpendRecord,
+    AppendEvent, BudgetBalance, BudgetRaise, ListRaises, ListSpend, RaiseBudgets, ReadBudgets, Receipt,
+    ReserveSpend, SettleSpend, SpendRecord,
 };
 
 struct BudgetRows<'a>(&'a Connection);
@@ -39,12 +40,28 @@ pub(super) fn reserve(
 /// Rejects a reservation of a deleted session, since an erased user would be in the list of spend again, and of a claim that is
 /// lost: only the worker that has the session settles what is left.
 fn check_claim(connection: &Connection, request: &ReserveSpend) -> Result<(), SessionError> {
-    let row = SqliteSessionRow::get(connection, &request.key)?;
-    request.token.map_or(Ok(()), |token| row.work.fence.check(&request.key, token))
+    let found = claims::find(connection, &request.key)?;
+    let work = found.ok_or_else(|| SessionError::not_found(&request.key))?;
+    request.token.map_or(Ok(()), |token| work.fence.check(&request.key, token))
 }
 
 pub(super) fn settle(sqlite: &mut SqliteConnection, requests: &[SettleSpend]) -> Result<bool, SessionError> {
     at_once(budgets::settle(&mut BudgetRows(&sqlite.connection), requests))
+}
+
+/// Settles and reserves with an append; the receipt has the claim that it leaves.
+pub(super) fn with_append(
+    sqlite: &SqliteConnection,
+    append: &AppendEvent,
+    receipt: Receipt,
+) -> Result<Receipt, SessionError> {
+    if !append.changes_budgets() {
+        return Ok(receipt);
+    }
+    let mut rows = BudgetRows(&sqlite.connection);
+    let reserved = append.reserved_under(receipt.claim.as_ref());
+    let done = budgets::settle_and_reserve(&mut rows, budgets::SQLITE, &append.settled, reserved);
+    Ok(Receipt { reservation: at_once(done)?, ..receipt })
 }
 
 pub(super) fn settle_open(sqlite: &mut SqliteConnection, key: &SessionKey) -> Result<u64, SessionError> {
@@ -60,6 +77,13 @@ pub(super) fn balances(
 
 pub(super) fn raise(sqlite: &mut SqliteConnection, request: &RaiseBudgets) -> Result<(), SessionError> {
     at_once(budgets::raise(&mut BudgetRows(&sqlite.connection), request))
+}
+
+pub(super) fn raises(
+    sqlite: &mut SqliteConnection,
+    request: &ListRaises,
+) -> Result<Vec<BudgetRaise>, SessionError> {
+    at_once(budgets::raises(&mut BudgetRows(&sqlite.connection), request))
 }
 
 pub(super) fn list(

@@ -35,7 +35,7 @@ struct WrittenKey<'a> {
 ///
 /// Its events name them, as long as none of them is a rewind; after one, the rows of all keys are examined.
 pub(super) fn session_keys(
-    connection: &Connection,
+    sqlite: &SqliteConnection,
     row: &SqliteSessionRow,
     history: &SqliteHistory,
     version: u64,
@@ -45,21 +45,21 @@ pub(super) fn session_keys(
         return Ok(None);
     }
     if row.state.rewound > version {
-        rewritten(connection, row.number, version)
+        rewritten(&sqlite.connection, row.number, version)
     } else {
-        written(connection, row, history, version)
+        written(sqlite, row, history, version)
     }
     .map(Some)
 }
 
 fn written(
-    connection: &Connection,
+    sqlite: &SqliteConnection,
     row: &SqliteSessionRow,
     history: &SqliteHistory,
     version: u64,
 ) -> Result<BTreeSet<Arc<str>>, SessionError> {
     let mut keys = BTreeSet::new();
-    history.bodies(connection, row, version, |body| {
+    history.bodies((&sqlite.connection, sqlite.key()), row, version, |body| {
         let written: WrittenKeys<'_> = serde_json::from_str(body)
             .map_err(|source| SessionError::Stored { what: "event".to_owned(), source })?;
         let own = written.delta.into_iter().filter(|write| Scope::of(&write.key) == Scope::Session);

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use rusqlite::Row;
 use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::history::SqliteSessionRow;
+use super::error::failed;
+use super::history::{SqliteSessionRow, work_columns};
 use super::inbox;
 use super::threads::SqliteConnection;
 use super::write::execute;
 use crate::error::{ErrorKind, SessionError};
+use crate::ids::SessionKey;
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::work::WorkState;
 use crate::store::{
@@ -24,6 +26,22 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(WorkState, i64)> {
     let fence = ClaimFence::stored(row.get(0)?, row.get(8)?, owner, row.get(10)?).map_err(invalid)?;
     let (inbox, last) = (from_db(row.get(11)?), from_db(row.get(12)?));
     Ok((WorkState { fence, inbox, last, waiting: row.get(13)? }, row.get(14)?))
+}
+
+/// Claim and inbox of a session, without its newest event.
+pub(super) fn find(connection: &Connection, key: &SessionKey) -> Result<Option<WorkState>, SessionError> {
+    const WORK: &str = concat!(
+        "SELECT s.number, 0, 0, 0, 0, 0, 0, ",
+        work_columns!(),
+        " FROM stepfold_sessions s WHERE s.app = ?1 AND s.user = ?2 AND s.id = ?3"
+    );
+    let failed = failed("find a session");
+    let mut query = connection.prepare_cached(WORK).map_err(failed)?;
+    let parts = [key.app.as_str(), key.user.as_str(), key.id.as_str()];
+    let found = query.query_row(parts, |row| Ok((row.get::<_, i64>(0)?, read(row)?)));
+    let Some((number, (work, sum))) = found.optional().map_err(failed)? else { return Ok(None) };
+    work.check(number, sum, key)?;
+    Ok(Some(work))
 }
 
 /// Stores claim and inbox, if they differ from the row.

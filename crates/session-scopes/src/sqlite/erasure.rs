@@ -14,6 +14,7 @@ use super::threads::SqliteConnection;
 use super::write;
 use crate::error::SessionError;
 use crate::ids::{AppId, SessionKey, UserId};
+use crate::keys::sealer::ContentKey;
 use crate::rows::erasure::{self, EraseRows, EventRow, with_forks};
 use crate::rows::seal::{SessionRecord, row_number, stream_of};
 use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
@@ -33,6 +34,10 @@ impl RunSql for SqliteErasure<'_> {
 }
 
 impl EraseRows for SqliteErasure<'_> {
+    fn key(&self) -> ContentKey<'_> {
+        self.0.key()
+    }
+
     /// The writer is alone.
     fn lock(&mut self, _: &AppId, _: &UserId) -> impl Future<Output = Result<(), SessionError>> + Send {
         ready(Ok(()))
@@ -92,7 +97,7 @@ impl EraseRows for SqliteErasure<'_> {
     }
 
     fn update_entry(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send {
-        ready(update_entry(&self.0.connection, key))
+        ready(update_entry(self.0, key))
     }
 
     fn delete(&mut self, key: &SessionKey) -> impl Future<Output = Result<(), SessionError>> + Send {

@@ -2,11 +2,16 @@
 
 use rusqlite::{Error, ErrorCode};
 
+use super::tables::RING_FUNCTION;
 use crate::error::SessionError;
 
 /// Maps an error of SQLite; `what` follows "the store could not".
 pub(super) fn failed(what: &'static str) -> impl Fn(Error) -> SessionError + Copy {
     move |error| {
+        // NOTE: a statement that adds content in a store with a ring, without the ring.
+        if error.to_string().contains(RING_FUNCTION) {
+            return SessionError::ring_missing();
+        }
         let source = Box::new(error);
         match source.sqlite_error_code() {
             Some(

@@ -191,7 +191,7 @@ pub(super) fn create_store(path: &Path) -> Result<(), SessionError> {
 
 fn create_tables(new: &Path) -> Result<(), SessionError> {
     let mut connection = Connection::open(new).map_err(failed("create its file"))?;
-    tables::set_up(&mut connection)?;
+    tables::set_up(&mut connection, None)?;
     connection.close().map_err(|(_, error)| failed("create its file")(error))
 }
 

@@ -18,6 +18,7 @@ use crate::digest::{ContentDigest, ContentForm, Digest};
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, Event, RecentTexts};
 use crate::ids::{EventId, SessionKey};
+use crate::keys::sealer::{ContentKey, Place, StoredBody};
 use crate::memory_size;
 use crate::rows::chain::{EventChain, missing_event, pieces};
 use crate::rows::lineage::{HistorySegment, from_db, to_db};
@@ -223,7 +224,7 @@ impl HistorySegment {
     }
 
     /// As [`rows_after`](Self::rows_after), up to a version.
-    fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
+    pub(super) fn rows_between(&self, version: u64, upto: u64) -> (i64, i64) {
         (row_number(self.stream, version.max(self.after)), row_number(self.stream, self.upto.min(upto)))
     }
 }
@@ -321,7 +322,7 @@ impl SqliteHistory {
     /// Events of the history, of these ranges of versions, in order: each checked, none left out.
     pub(super) fn events(
         &self,
-        connection: &Connection,
+        (connection, content): (&Connection, ContentKey<'_>),
         row: &SqliteSessionRow,
         ranges: &[(u64, u64)],
         range: EventRange,
@@ -334,13 +335,13 @@ impl SqliteHistory {
             EventRange::AfterVersion(version) => (version.max(oldest), u64::MAX),
             EventRange::Page { after, limit } => {
                 let page = page_of(ranges, after.max(oldest), limit);
-                return self.events(connection, row, &page, EventRange::All);
+                return self.events((connection, content), row, &page, EventRange::All);
             }
             EventRange::Since(time) => (self.last_before(connection, (oldest, ranges), time)?, u64::MAX),
         };
         let mut events = Vec::new();
         for piece in pieces(ranges, after, left) {
-            self.read_chain(connection, row, piece, &mut events)?;
+            self.read_chain((connection, content), row, piece, &mut events)?;
         }
         events.reverse();
         Ok(events)
@@ -349,7 +350,7 @@ impl SqliteHistory {
     /// Adds the events after a version, up to another, newest first: a chain that is checked at both ends.
     fn read_chain(
         &self,
-        connection: &Connection,
+        (connection, content): (&Connection, ContentKey<'_>),
         row: &SqliteSessionRow,
         (after, last): (u64, u64),
         events: &mut Vec<CommittedEvent>,
@@ -357,7 +358,8 @@ impl SqliteHistory {
         let expected = self.digest(connection, row, last)?;
         let mut chain = EventChain::ending(last, expected);
         for segment in &self.lineage {
-            segment_events(connection, segment.rows_between(after, last), &mut chain, events)?;
+            let rows = segment.rows_between(after, last);
+            segment_events((connection, content), rows, &mut chain, events)?;
         }
         chain.end(after, self.digest(connection, row, after)?)
     }
@@ -366,21 +368,24 @@ impl SqliteHistory {
     /// size in memory.
     pub(super) fn sizes(
         &self,
-        connection: &Connection,
+        (connection, content): (&Connection, ContentKey<'_>),
         (after, limit): (u64, usize),
         in_memory: bool,
     ) -> Result<Vec<(u64, u64)>, SessionError> {
         let failed = failed("read sizes of events");
         // NOTE: the number of bytes needs no page of the body; the number of values in it needs all of them.
-        let columns = if in_memory { "number, body" } else { "number, octet_length(body)" };
+        let columns = if in_memory { "number, body, id" } else { "number, octet_length(body)" };
         let mut query = connection
             .prepare_cached(&format!(
                 "SELECT {columns} FROM stepfold_events WHERE number > ?1 AND number <= ?2 ORDER BY number LIMIT ?3"
             ))
             .map_err(failed)?;
         let size = |row: &Row<'_>| match row.get_ref(1)? {
-            ValueRef::Text(text) => Ok(memory_size::of_body(&String::from_utf8_lossy(text))),
-            _ => row.get(1).map(from_db),
+            ValueRef::Text(text) => {
+                let (text, id) = (String::from_utf8_lossy(text), row.get_ref(2)?.as_str()?);
+                Ok(content.open(Place::event(id), &text).map(|text| memory_size::of_body(&text)))
+            }
+            _ => row.get(1).map(|bytes| Ok(content.opened_bytes(from_db(bytes)))),
         };
         let mut sizes = Vec::new();
         for segment in self.lineage.iter().rev() {
@@ -389,7 +394,8 @@ impl SqliteHistory {
                 let left = to_db((limit - sizes.len()) as u64);
                 let rows = query.query_map([from, to, left], |row| Ok((version_of(row.get(0)?), size(row)?)));
                 for row in rows.map_err(failed)? {
-                    sizes.push(row.map_err(failed)?);
+                    let (version, size) = row.map_err(failed)?;
+                    sizes.push((version, size?));
                 }
             }
         }
@@ -400,7 +406,7 @@ impl SqliteHistory {
     /// omitted.
     pub(super) fn bodies(
         &self,
-        connection: &Connection,
+        (connection, content): (&Connection, ContentKey<'_>),
         row: &SqliteSessionRow,
         after: u64,
         mut each: impl FnMut(&str) -> Result<(), SessionError>,
@@ -432,7 +438,7 @@ impl SqliteHistory {
                 let what = format!("event of version {version}");
                 return Err(SessionError::damaged(what, "digest mismatch"));
             }
-            each(body)?;
+            each(&content.open(Place::event(&id), body)?)?;
         }
         if version == row.version { Ok(()) } else { Err(missing_event(version + 1)) }
     }
@@ -463,18 +469,23 @@ impl SqliteHistory {
 }
 
 fn lineage_of(connection: &Connection, row: &SessionRecord) -> Result<Vec<HistorySegment>, SessionError> {
+    let lineage = segments_of(connection, row.number)?;
+    seal::compare(seal::of_lineage(&lineage), row.lineage, || "history of a session".to_owned())?;
+    Ok(lineage)
+}
+
+/// The segments of the history of a session, newest first, not checked.
+pub(super) fn segments_of(connection: &Connection, number: i64) -> Result<Vec<HistorySegment>, SessionError> {
     let failed = failed("read the history of a session");
     let mut query = connection
         .prepare_cached(
             "SELECT stream, after, upto FROM stepfold_lineage WHERE number = ?1 ORDER BY after DESC, upto DESC",
         )
         .map_err(failed)?;
-    let segments = query.query_map([row.number], |row| {
+    let segments = query.query_map([number], |row| {
         Ok(HistorySegment { stream: row.get(0)?, after: from_db(row.get(1)?), upto: from_db(row.get(2)?) })
     });
-    let lineage: Vec<HistorySegment> = segments.and_then(Iterator::collect).map_err(failed)?;
-    seal::compare(seal::of_lineage(&lineage), row.lineage, || "history of a session".to_owned())?;
-    Ok(lineage)
+    segments.and_then(Iterator::collect).map_err(failed)
 }
 
 /// The visible versions of a session at a version, given the newest rewind up to it.
@@ -544,7 +555,7 @@ pub(super) fn read_rewind(row: &Row<'_>) -> rusqlite::Result<RewindRow> {
 
 /// Adds the events of some rows, newest first.
 fn segment_events(
-    connection: &Connection,
+    (connection, content): (&Connection, ContentKey<'_>),
     (from, to): (i64, i64),
     chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
@@ -559,12 +570,12 @@ fn segment_events(
     let mut rows = query.query([from, to]).map_err(failed)?;
     // NOTE: the numbers of a session's events have no gaps, so their difference is the number of rows.
     if usize::try_from(to - from).is_ok_and(|rows| rows >= PARALLEL_ROWS) {
-        return read_in_parallel(&mut rows, chain, events);
+        return read_in_parallel(&mut rows, content, chain, events);
     }
     let mut recent = RecentTexts::default();
     while let Some(row) = rows.next().map_err(failed)? {
         let row = BorrowedEventRow::read(row).map_err(failed)?;
-        row.open(&mut recent, None).add_to(chain, events)?;
+        row.open(&mut recent, content, None).add_to(chain, events)?;
     }
     Ok(())
 }
@@ -591,11 +602,18 @@ impl<'a> BorrowedEventRow<'a> {
     }
 
     /// `before`: the digest of the history before it, if it is known.
-    fn open(&self, recent: &mut RecentTexts, before: Option<Digest>) -> OpenedEvent {
-        let content = ContentDigest::new(self.version, self.id, self.at, self.body, self.form);
+    fn open(
+        &self,
+        recent: &mut RecentTexts,
+        content_key: ContentKey<'_>,
+        before: Option<Digest>,
+    ) -> OpenedEvent {
+        let body = StoredBody::parse(self.body);
+        let content = ContentDigest::of((self.version, self.id, self.at), &body, self.form);
         let content = before.map_or(content, |before| content.expecting(before));
+        let body = content_key.open_body(self.id, body);
         let event = EventId::new(self.id)
-            .and_then(|id| Event::from_body_sharing(recent, id, self.at, self.body))
+            .and_then(|id| Event::from_body_sharing(recent, id, self.at, &body?))
             .map(Arc::new);
         OpenedEvent { version: self.version, head: self.head, content, event }
     }
@@ -630,6 +648,7 @@ const BATCH_BYTES: usize = 32 * 1024;
 /// Adds the events of many rows, newest first: this thread reads the rows, and others open them meanwhile.
 fn read_in_parallel(
     rows: &mut Rows<'_>,
+    content: ContentKey<'_>,
     chain: &mut EventChain,
     events: &mut Vec<CommittedEvent>,
 ) -> Result<(), SessionError> {
@@ -640,7 +659,7 @@ fn read_in_parallel(
     let receiver = Mutex::new(receiver);
     let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let open_all = || -> Vec<(usize, Vec<OpenedEvent>)> {
-        std::iter::from_fn(next).map(|(place, batch)| (place, batch.open())).collect()
+        std::iter::from_fn(next).map(|(place, batch)| (place, batch.open(content))).collect()
     };
     let mut opened = Vec::new();
     let read = thread::scope(|scope| {
@@ -656,7 +675,7 @@ fn read_in_parallel(
             if let Err(TrySendError::Full((place, batch)) | TrySendError::Disconnected((place, batch))) =
                 sender.try_send((place, batch))
             {
-                opened.push((place, batch.open()));
+                opened.push((place, batch.open(content)));
             }
             if is_last {
                 break;
@@ -714,7 +733,7 @@ impl RowBatch {
         self.texts.len() >= BATCH_BYTES
     }
 
-    fn open(&self) -> Vec<OpenedEvent> {
+    fn open(&self, content: ContentKey<'_>) -> Vec<OpenedEvent> {
         let (mut recent, mut start) = (RecentTexts::default(), 0);
         // NOTE: rows are newest first, so the next row has the digest of the history before this event.
         let before = self.rows.iter().skip(1).map(|row| Some(row.head)).chain([None]);
@@ -722,7 +741,7 @@ impl RowBatch {
             let (id, body) = (&self.texts[start..row.id], &self.texts[row.id..row.body]);
             start = row.body;
             let &BatchedRow { version, at, head, form, .. } = row;
-            BorrowedEventRow { version, id, at, body, head, form }.open(&mut recent, before)
+            BorrowedEventRow { version, id, at, body, head, form }.open(&mut recent, content, before)
         };
         self.rows.iter().zip(before).map(open).collect()
     }

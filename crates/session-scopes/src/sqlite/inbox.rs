@@ -12,7 +12,7 @@ use super::threads::SqliteConnection;
 use super::write::execute;
 use crate::error::SessionError;
 use crate::rows::lineage::{from_db, to_db};
-use crate::rows::work::{InputRow, TakenRow, WorkState, repeated};
+use crate::rows::work::{InputRow, TakenRow, WorkState, repeated, stored_bytes};
 use crate::store::{
     DequeueInput, Enqueued, InboxEntry, MAX_INBOX, PreparedInput, REMEMBERED_INPUTS, ReadInbox, WorkRequest,
 };
@@ -153,7 +153,7 @@ fn accepted_position(
     if let Some(row) =
         waiting.map(|position| find(&sqlite.connection, number, position)).transpose()?.flatten()
     {
-        return repeated(prepared, &row.digest, row.position).map(Some);
+        return repeated(prepared, sqlite.key(), &row.digest, row.position).map(Some);
     }
     let taken: Option<(i64, Vec<u8>, i64)> = sqlite
         .connection
@@ -167,7 +167,7 @@ fn accepted_position(
         .map_err(&failed)?;
     let Some((position, digest, checksum)) = taken else { return Ok(None) };
     TakenRow { position, checksum, key: named.as_str(), digest: &digest }.check(number)?;
-    repeated(prepared, &digest, position).map(Some)
+    repeated(prepared, sqlite.key(), &digest, position).map(Some)
 }
 
 /// Adds an entry; returns its position.
@@ -182,7 +182,7 @@ fn insert(
         return Err(SessionError::inbox_full(&input.key, MAX_INBOX));
     }
     let position = session.work.last + 1;
-    let row = InputRow::new(number, position, prepared);
+    let row = InputRow::new(number, position, prepared, sqlite.key())?;
     let InputRow { position: place, checksum, key, digest, kind, body, at } = &row;
     execute(
         sqlite,
@@ -200,9 +200,10 @@ pub(super) fn read(
     sqlite: &mut SqliteConnection,
     request: &ReadInbox,
 ) -> Result<Vec<InboxEntry>, SessionError> {
-    let connection = &sqlite.connection;
+    let (connection, content) = (&sqlite.connection, sqlite.key());
     let session = SqliteSessionRow::get(connection, &request.key)?;
-    let most = to_db(request.max_body_bytes() as u64);
+    let largest = request.max_body_bytes();
+    let most = to_db(stored_bytes(content, largest) as u64);
     let rows = match &request.only {
         None => waiting(connection, &session, to_db(request.after), most)?,
         Some(positions) => {
@@ -213,7 +214,7 @@ pub(super) fn read(
             found.filter_map(Result::transpose).collect::<Result<_, _>>()?
         }
     };
-    rows.iter().map(InputRow::entry).collect()
+    rows.iter().map(|row| row.entry(session.number, content, largest)).collect()
 }
 
 /// The entries that wait after a position, checked, with bodies of at most `most` bytes. Detects missing entries.

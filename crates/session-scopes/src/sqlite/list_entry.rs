@@ -4,31 +4,37 @@ use rusqlite::{Connection, params};
 
 use super::error::failed;
 use super::history::{SqliteHistory, SqliteSessionRow};
+use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::event::{CommittedEvent, FIRST, ListEntry};
 use crate::ids::SessionKey;
+use crate::keys::sealer::ContentKey;
 use crate::store::{EventRange, GetSession};
 
-/// The list entry of a session according to its events.
+/// The list entry of a session according to its events. Sealed messages are not in it.
 fn entry_from_events(
-    connection: &Connection,
+    (connection, content): (&Connection, ContentKey<'_>),
     key: &SessionKey,
     row: &SqliteSessionRow,
 ) -> Result<ListEntry, SessionError> {
     let history = SqliteHistory::read(connection, row)?;
     let visible = history.visible(connection, row, row.version)?;
-    let read = |events| {
+    let read = |content, events| {
         let request = GetSession { hidden: false, ..GetSession::new(key.clone()).events(events) };
-        history.events(connection, row, &request.event_ranges(&visible, row.version), events)
+        history.events((connection, content), row, &request.event_ranges(&visible, row.version), events)
     };
-    let newest = read(EventRange::Last(1))?;
-    let listed_by =
-        |first: &[CommittedEvent]| ListEntry::of(key, first, newest.last().map(|newest| &*newest.event));
+    let is_unfinished = match read(content, EventRange::Last(1)) {
+        Ok(newest) => newest.last().is_some_and(|newest| newest.event.is_unfinished()),
+        // NOTE: retention works without the key of the user: what is stored stays.
+        Err(SessionError::Sealed { .. }) => stored_entry(connection, key, row)?.is_unfinished,
+        Err(error) => return Err(error),
+    };
+    let listed_by = |first: &[CommittedEvent]| ListEntry::of(key, first, is_unfinished);
     // NOTE: most sessions begin with the message, so one event is read first.
-    let listed = listed_by(&read(EventRange::Page { after: 0, limit: 1 })?);
+    let listed = listed_by(&read(ContentKey::Unopened, EventRange::Page { after: 0, limit: 1 })?);
     match listed.has_message() {
         true => Ok(listed),
-        false => Ok(listed_by(&read(EventRange::Page { after: 0, limit: FIRST })?)),
+        false => Ok(listed_by(&read(ContentKey::Unopened, EventRange::Page { after: 0, limit: FIRST })?)),
     }
 }
 
@@ -52,9 +58,10 @@ fn write(
 }
 
 /// Updates a session's list entry from its events, after a change that shows or hides earlier ones.
-pub(super) fn update_entry(connection: &Connection, key: &SessionKey) -> Result<(), SessionError> {
+pub(super) fn update_entry(sqlite: &SqliteConnection, key: &SessionKey) -> Result<(), SessionError> {
+    let connection = &sqlite.connection;
     let row = SqliteSessionRow::get(connection, key)?;
-    write(connection, key, &row, &entry_from_events(connection, key, &row)?)
+    write(connection, key, &row, &entry_from_events((connection, sqlite.key()), key, &row)?)
 }
 
 /// Updates the entries of all sessions, which were stored before they could be searched.
@@ -69,7 +76,9 @@ pub(super) fn update_all_entries(connection: &Connection) -> Result<(), SessionE
         let (app, user, id): (String, String, String) = (app, user, id);
         let Ok(key) = SessionKey::new(app, user, id) else { continue };
         let Ok(row) = SqliteSessionRow::get(connection, &key) else { continue };
-        let listed = entry_from_events(connection, &key, &row).unwrap_or_else(|_| ListEntry::unknown(&key));
+        let content = ContentKey::Missing;
+        let listed = entry_from_events((connection, content), &key, &row);
+        let listed = listed.unwrap_or_else(|_| ListEntry::unknown(&key));
         write(connection, &key, &row, &listed)?;
     }
     Ok(())
@@ -81,14 +90,23 @@ pub(super) fn verify(
     key: &SessionKey,
     row: &SqliteSessionRow,
 ) -> Result<(), SessionError> {
+    let stored = stored_entry(connection, key, row)?;
+    // NOTE: without a key, so that the mark of an unfinished run of a sealed event is as it is stored.
+    entry_from_events((connection, ContentKey::Missing), key, row)?.check(&stored, key)
+}
+
+fn stored_entry(
+    connection: &Connection,
+    key: &SessionKey,
+    row: &SqliteSessionRow,
+) -> Result<ListEntry, SessionError> {
     let read = |row: &rusqlite::Row<'_>| Ok(ListEntry { is_unfinished: row.get(0)?, searched: row.get(1)? });
     let place = params![key.app.as_str(), key.user.as_str(), row.updated.as_micros(), row.number];
-    let stored = connection
+    connection
         .prepare_cached(
             "SELECT unfinished, searched FROM stepfold_recent \
              WHERE app = ?1 AND user = ?2 AND updated = ?3 AND number = ?4",
         )
         .and_then(|mut query| query.query_row(place, read))
-        .map_err(failed("list sessions"))?;
-    entry_from_events(connection, key, row)?.check(&stored, key)
+        .map_err(failed("list sessions"))
 }

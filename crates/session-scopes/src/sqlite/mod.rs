@@ -39,30 +39,35 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
+use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags};
 
 use self::error::failed;
 use self::file::FoundFile;
 use self::notices::SqliteNotifier;
+use self::tables::MetaRow;
 use self::threads::{
-    JoinedThreads, SqliteConnection, SqliteReaders, SqliteWriter, start_readers, start_writer,
+    JoinedThreads, SqliteConnection, SqliteReaders, SqliteWriter, start_readers, start_writer, with_key,
 };
 use self::write::PreparedEvent;
 use crate::apply::initial;
 use crate::digest::ContentSalt;
 use crate::error::SessionError;
-use crate::ids::{Label, UserId};
+use crate::ids::{AppId, Label, SessionKey, UserId};
+use crate::keys::KeyRing;
+use crate::keys::sealer::{Sealer, UserKeys};
+use crate::rows::StoreAccess;
 use crate::rows::values::check_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
-    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
-    ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession, Pruned, RaiseBudgets, ReadBudgets,
-    ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend,
-    RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionPage, SessionStore,
-    SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore, Verified,
-    VerifySessions, WatchStore, WriteScope, check_user, first_events,
+    AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, EraseTarget, ErasedData, ErasureRecord, EventRange,
+    EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry,
+    LabelVersion, ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers,
+    PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
+    RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey,
+    SearchSessions, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices,
+    Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -74,17 +79,6 @@ pub enum Durability {
     Full,
     /// It survives the end of the process. A loss of power may take the newest commits, and breaks nothing.
     Process,
-}
-
-/// The allowed changes to a file when it is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FileAccess {
-    /// A new store is created at a path without a file.
-    Create,
-    /// It is written, and must exist.
-    Write,
-    /// It is read, and must exist.
-    Read,
 }
 
 /// The options with which a SQLite file is opened.
@@ -105,16 +99,26 @@ enum FileAccess {
 /// assert!(!path.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "options do nothing until a store is opened with them"]
 pub struct SqliteOptions {
     path: PathBuf,
-    access: FileAccess,
+    access: StoreAccess,
     accepts_loss: bool,
     durability: Durability,
     busy_timeout: Duration,
     readers: usize,
     max_bytes: Option<u64>,
+    keys: UserKeys,
+}
+
+impl fmt::Debug for SqliteOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ring = self.keys.ring_name();
+        let mut options = f.debug_struct("SqliteOptions");
+        options.field("path", &self.path).field("access", &self.access).field("ring", &ring);
+        options.finish_non_exhaustive()
+    }
 }
 
 impl SqliteOptions {
@@ -122,25 +126,26 @@ impl SqliteOptions {
     pub fn new(path: impl AsRef<Path>) -> Self {
         SqliteOptions {
             path: path.as_ref().to_owned(),
-            access: FileAccess::Create,
+            access: StoreAccess::Create,
             accepts_loss: false,
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(30),
             readers: 4,
             max_bytes: None,
+            keys: UserKeys::default(),
         }
     }
 
     /// Opens an existing store and creates no file: [`SessionError::NoStore`] if there is no store.
     pub fn must_exist(mut self) -> Self {
-        self.access = FileAccess::Write;
+        self.access = StoreAccess::Write;
         self
     }
 
     /// Opens an existing store for reading: no file is created or changed, and operations that write return
     /// [`SessionError::ReadOnly`]. Another process may have the same file open for writing.
     pub fn read_only(mut self) -> Self {
-        self.access = FileAccess::Read;
+        self.access = StoreAccess::Read;
         self
     }
 
@@ -178,23 +183,35 @@ impl SqliteOptions {
         self
     }
 
+    /// Seals the content of each user under a key that this ring holds: events, values of sessions and of `user:` keys, and
+    /// waiting inputs. The file remembers the name of the ring. Without it the file can be opened: its sessions can be
+    /// listed, claimed, verified, pruned and deleted, and everything that needs content is
+    /// [`SessionError::Sealed`]. What was stored before the file had a ring stays as it is.
+    pub fn key_ring(mut self, ring: Arc<dyn KeyRing>) -> Self {
+        self.keys.ring = Some(ring);
+        self
+    }
+
     /// Opens the file, makes or upgrades its tables, and starts the threads. It blocks for as long as that
     /// takes: some milliseconds, or as long as another process sets the same file up.
     ///
     /// # Errors
     /// When the file cannot be opened or is not a database; [`SessionError::NoStore`],
     /// [`SessionError::EmptyFile`], [`SessionError::LogMissing`]; [`SessionError::ForeignTable`];
-    /// [`SessionError::NewerFormat`].
+    /// [`SessionError::NewerFormat`]; [`SessionError::OtherKeyRing`].
     pub fn open(self) -> Result<SqliteStore, SessionError> {
         self.check_path()?;
         let access = self.access;
         let readers = (0..self.readers).map(|_| self.reader());
-        if access == FileAccess::Read {
+        if access == StoreAccess::Read {
+            if let Some(ring) = self.keys.ring_name() {
+                MetaRow::read(&self.connect_reader()?)?.accepts(Some(ring))?;
+            }
             let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
             return Ok(self.store(None, readers, threads));
         }
         let mut connection = self.connect()?;
-        tables::set_up(&mut connection)?;
+        tables::set_up(&mut connection, self.keys.ring_name())?;
         let (readers, threads) = start_readers(readers.collect::<Result<_, SessionError>>()?)?;
         let is_quick = self.durability == Durability::Process;
         let sqlite = SqliteConnection::new(connection, self.busy_timeout);
@@ -206,9 +223,9 @@ impl SqliteOptions {
     fn check_path(&self) -> Result<(), SessionError> {
         let no_store = |why| SessionError::NoStore { path: self.path.display().to_string(), why };
         match file::inspect(&self.path, self.accepts_loss)? {
-            FoundFile::Nothing if self.access == FileAccess::Create => file::create_store(&self.path),
+            FoundFile::Nothing if self.access == StoreAccess::Create => file::create_store(&self.path),
             FoundFile::Nothing => Err(no_store("file not found")),
-            FoundFile::Database { is_ours: false } if self.access != FileAccess::Create => {
+            FoundFile::Database { is_ours: false } if self.access != StoreAccess::Create => {
                 Err(no_store("the database has no stepfold tables"))
             }
             FoundFile::Database { .. } => Ok(()),
@@ -227,6 +244,7 @@ impl SqliteOptions {
             writer,
             readers,
             notifier,
+            keys: self.keys,
             _threads: JoinedThreads(threads),
         }))
     }
@@ -234,7 +252,7 @@ impl SqliteOptions {
     fn reader(&self) -> Result<SqliteConnection, SessionError> {
         // NOTE: a file that no process has open is read as immutable, since reading it normally would create a log beside
         // it. The reader reconnects once another process opens it.
-        let is_alone = self.access == FileAccess::Read && file::is_read_alone(&self.path);
+        let is_alone = self.access == StoreAccess::Read && file::is_read_alone(&self.path);
         let reconnect = is_alone.then(|| {
             let options = self.clone();
             let reconnect = move || (!file::is_read_alone(&options.path)).then(|| options.connect_reader());
@@ -245,8 +263,8 @@ impl SqliteOptions {
 
     fn connect_reader(&self) -> Result<Connection, SessionError> {
         let connection = match self.access {
-            FileAccess::Read => self.with_options(file::connect_to_inspect(&self.path)?)?,
-            FileAccess::Create | FileAccess::Write => self.connect()?,
+            StoreAccess::Read => self.with_options(file::connect_to_inspect(&self.path)?)?,
+            StoreAccess::Create | StoreAccess::Write => self.connect()?,
         };
         // NOTE: a guard: a statement that writes fails here, and never takes the file's lock beside the writer.
         connection.pragma_update(None, "query_only", true).map_err(failed("open its file"))?;
@@ -263,6 +281,10 @@ impl SqliteOptions {
         // NOTE: the writer copies the log to the file itself; this limit covers a few huge events between its checks.
         connection.pragma_update(None, "wal_autocheckpoint", 10 * threads::LOG_PAGES).map_err(failed)?;
         self.use_wal(&connection)?;
+        if self.keys.ring.is_some() {
+            let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+            connection.create_scalar_function(tables::RING_FUNCTION, 0, flags, |_| Ok(1)).map_err(failed)?;
+        }
         let synchronous = match self.durability {
             Durability::Full => "FULL",
             Durability::Process => "NORMAL",
@@ -354,6 +376,7 @@ struct SqliteInner {
     writer: Option<SqliteWriter>,
     readers: SqliteReaders,
     notifier: SqliteNotifier,
+    keys: UserKeys,
     _threads: JoinedThreads,
 }
 
@@ -369,6 +392,27 @@ impl SqliteStore {
     fn writer(&self) -> Result<&SqliteWriter, SessionError> {
         self.0.writer.as_ref().ok_or(SessionError::ReadOnly)
     }
+
+    /// The key with which values or a session are added to those of a user.
+    async fn new_key(&self, app: &AppId, user: &UserId) -> Result<Option<Arc<Sealer>>, SessionError> {
+        // NOTE: a store that only reads makes no key.
+        self.writer()?;
+        let scope = || ScopeKey::User(app.clone(), user.clone());
+        self.0.keys.make(app, user, async || self.read_scope(scope()).await.map(drop)).await
+    }
+
+    /// The key with which content is added to a session.
+    async fn key_of(&self, key: &SessionKey) -> Result<Option<Arc<Sealer>>, SessionError> {
+        self.writer()?;
+        let is_sealed = async || {
+            // NOTE: opens the values, and the inbox: what is sealed of them is an error.
+            self.get(GetSession::new(key.clone()).events(EventRange::None)).await?;
+            self.inbox(ReadInbox::new(key.clone())).await?;
+            let key = key.clone();
+            self.0.readers.run(move |sqlite| read::has_sealed_events(sqlite, &key)).await
+        };
+        self.0.keys.find_or_make(key, is_sealed).await
+    }
 }
 
 impl fmt::Debug for SqliteStore {
@@ -382,11 +426,15 @@ impl SessionStore for SqliteStore {
         check_user(&request.user)?;
         let delta = initial(&request.schema, &request.values)?.into_iter().collect();
         let events = first_events(std::mem::take(&mut request.events))?;
-        self.writer()?.run(move |sqlite| write::create(sqlite, request, &delta, &events)).await
+        let sealer = self.new_key(&request.app, &request.user).await?;
+        self.writer()?
+            .run(with_key(sealer, move |sqlite| write::create(sqlite, request, &delta, &events)))
+            .await
     }
 
     async fn get(&self, request: GetSession) -> Result<Session, SessionError> {
-        self.0.readers.run(move |sqlite| read::get(sqlite, &request)).await
+        let sealer = self.0.keys.find(&request.key.app, &request.key.user).await?;
+        self.0.readers.run(with_key(sealer, move |sqlite| read::get(sqlite, &request))).await
     }
 
     async fn find_event(&self, request: FindEvent) -> Result<Option<u64>, SessionError> {
@@ -398,11 +446,16 @@ impl SessionStore for SqliteStore {
     }
 
     async fn search(&self, request: SearchSessions) -> Result<Vec<FoundMessage>, SessionError> {
-        crate::search::search(self, self, request).await
+        match self.0.keys.ring {
+            // NOTE: hashes of words can be tried, so sealed content has no index (docs/decisions/keys.md).
+            Some(_) => crate::search::scan_all(self, request).await,
+            None => crate::search::search(self, self, request).await,
+        }
     }
 
     async fn list(&self, request: ListSessions) -> Result<SessionPage, SessionError> {
-        self.0.readers.run(move |sqlite| read::list(sqlite, &request)).await
+        let sealer = self.0.keys.find(&request.app, &request.user).await?;
+        self.0.readers.run(with_key(sealer, move |sqlite| read::list(sqlite, &request))).await
     }
 
     async fn scan(&self, request: ScanSessions) -> Result<ScannedPage, SessionError> {
@@ -417,14 +470,16 @@ impl SessionStore for SqliteStore {
         let request = request.prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
         let (writer, is_small) = (self.writer()?, body.len() <= SMALL_EVENT_BYTES);
-        let append = move |sqlite: &mut SqliteConnection| write::append(sqlite, &request, &body);
+        let sealer = self.key_of(&request.key).await?;
+        let append = with_key(sealer, move |sqlite| write::append(sqlite, &request, &body));
         // NOTE: waking the writer and the caller costs as much as a small append that is not flushed; a large one would
         // block the caller's thread.
         if is_small { writer.run_small(append).await } else { writer.run(append).await }
     }
 
     async fn fork(&self, request: ForkSession) -> Result<Session, SessionError> {
-        self.writer()?.run(move |sqlite| write::fork(sqlite, request)).await
+        let sealer = self.key_of(&request.from).await?;
+        self.writer()?.run(with_key(sealer, move |sqlite| write::fork(sqlite, request))).await
     }
 
     async fn rewind(&self, request: RewindSession) -> Result<Receipt, SessionError> {
@@ -432,15 +487,19 @@ impl SessionStore for SqliteStore {
         let body = event.to_body()?;
         let salt = request.salt.unwrap_or_else(ContentSalt::random);
         let prepared = PreparedEvent { event, body, salt };
-        self.writer()?.run(move |sqlite| write::rewind(sqlite, &request, &prepared)).await
+        let sealer = self.key_of(&request.key).await?;
+        let rewind = with_key(sealer, move |sqlite| write::rewind(sqlite, &request, &prepared));
+        self.writer()?.run(rewind).await
     }
 
     async fn event_sizes(&self, request: EventSizes) -> Result<Vec<(u64, u64)>, SessionError> {
-        self.0.readers.run(move |sqlite| read::event_sizes(sqlite, &request)).await
+        let sealer = self.0.keys.find(&request.key.app, &request.key.user).await?;
+        self.0.readers.run(with_key(sealer, move |sqlite| read::event_sizes(sqlite, &request))).await
     }
 
     async fn state_size(&self, request: StateSize) -> Result<u64, SessionError> {
-        self.0.readers.run(move |sqlite| read::state_size(sqlite, &request)).await
+        let sealer = self.0.keys.find(&request.key.app, &request.key.user).await?;
+        self.0.readers.run(with_key(sealer, move |sqlite| read::state_size(sqlite, &request))).await
     }
 
     async fn forks(&self, request: ListForks) -> Result<Vec<ForkInfo>, SessionError> {
@@ -471,19 +530,29 @@ impl SessionStore for SqliteStore {
     }
 
     async fn read_scope(&self, scope: ScopeKey) -> Result<ScopeValues, SessionError> {
-        self.0.readers.run(move |sqlite| read::read_scope(sqlite, &scope)).await
+        let sealer = match &scope {
+            ScopeKey::User(app, user) => self.0.keys.find(app, user).await?,
+            ScopeKey::App(_) => None,
+        };
+        self.0.readers.run(with_key(sealer, move |sqlite| read::read_scope(sqlite, &scope))).await
     }
 
     async fn write_scope(&self, request: WriteScope) -> Result<ScopeValues, SessionError> {
         request.check()?;
         let body = crate::rows::values::delta_body(&request.delta)?;
-        self.writer()?.run(move |sqlite| write::write_scope(sqlite, &request, &body)).await
+        let sealer = match &request.scope {
+            ScopeKey::User(app, user) => self.new_key(app, user).await?,
+            ScopeKey::App(_) => None,
+        };
+        let write = with_key(sealer, move |sqlite| write::write_scope(sqlite, &request, &body));
+        self.writer()?.run(write).await
     }
 
     async fn prune(&self, request: PruneSession) -> Result<Pruned, SessionError> {
         let is_dry_run = request.is_dry_run;
         // NOTE: a dry run only reads: also in a store that is opened for reading.
-        let prune = move |sqlite: &mut SqliteConnection| write::prune(sqlite, &request);
+        let sealer = self.0.keys.find(&request.key.app, &request.key.user).await?;
+        let prune = with_key(sealer, move |sqlite| write::prune(sqlite, &request));
         if is_dry_run { self.0.readers.run(prune).await } else { self.writer()?.run(prune).await }
     }
 
@@ -512,11 +581,13 @@ impl SessionStore for SqliteStore {
 
     async fn enqueue(&self, request: EnqueueInput) -> Result<Enqueued, SessionError> {
         let prepared = request.prepare()?;
-        self.writer()?.run(move |sqlite| inbox::enqueue(sqlite, &prepared)).await
+        let sealer = self.key_of(&prepared.input.key).await?;
+        self.writer()?.run(with_key(sealer, move |sqlite| inbox::enqueue(sqlite, &prepared))).await
     }
 
     async fn inbox(&self, request: ReadInbox) -> Result<Vec<InboxEntry>, SessionError> {
-        self.0.readers.run(move |sqlite| inbox::read(sqlite, &request)).await
+        let sealer = self.0.keys.find(&request.key.app, &request.key.user).await?;
+        self.0.readers.run(with_key(sealer, move |sqlite| inbox::read(sqlite, &request))).await
     }
 
     async fn dequeue(&self, request: DequeueInput) -> Result<Vec<u64>, SessionError> {
@@ -526,6 +597,10 @@ impl SessionStore for SqliteStore {
     async fn reserve(&self, request: ReserveSpend) -> Result<Vec<BudgetBalance>, SessionError> {
         // NOTE: the rejection of a reservation is its answer, and no failure of the group in which it ran.
         self.writer()?.run_small(move |sqlite| budgets::reserve(sqlite, &request)).await
+    }
+
+    fn reserves_with_appends(&self) -> bool {
+        true
     }
 
     async fn settle(&self, request: SettleSpend) -> Result<bool, SessionError> {
@@ -544,9 +619,24 @@ impl SessionStore for SqliteStore {
         self.writer()?.run_small(move |sqlite| budgets::raise(sqlite, &request)).await
     }
 
+    async fn raises(&self, request: ListRaises) -> Result<Vec<BudgetRaise>, SessionError> {
+        self.0.readers.run(move |sqlite| budgets::raises(sqlite, &request)).await
+    }
+
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
         request.check()?;
-        self.writer()?.run(move |sqlite| erasure::erase(sqlite, &request)).await
+        let (app, user) = request.target.owner();
+        if let EraseTarget::User { .. } = request.target
+            && !request.is_dry_run
+            && self.0.keys.ring.is_some()
+        {
+            // NOTE: an erasure that fails on damaged rows must not have destroyed the key.
+            let trial = request.clone().dry_run();
+            self.writer()?.run(move |sqlite| erasure::erase(sqlite, &trial)).await?;
+            self.0.keys.destroy(app, user).await?;
+        }
+        let sealer = self.0.keys.find(app, user).await?;
+        self.writer()?.run(with_key(sealer, move |sqlite| erasure::erase(sqlite, &request))).await
     }
 
     async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {

@@ -7,7 +7,9 @@ use rusqlite::{Row, params};
 use super::at_version::PastSession;
 use super::changes::{missing_scope, scopes_of, session_keys};
 use super::error::failed;
-use super::history::{OpenedSession, SqliteHistory, SqliteSessionRow, read_rewind, visible_at, work_columns};
+use super::history::{
+    OpenedSession, SqliteHistory, SqliteSessionRow, read_rewind, segments_of, visible_at, work_columns,
+};
 use super::seal;
 use super::shared::{self, shared_values, shared_values_of};
 use super::threads::SqliteConnection;
@@ -17,7 +19,7 @@ use crate::ids::{AppId, SessionId, SessionKey, UserId};
 use crate::memory_size::SizeCounter;
 use crate::rows::lineage::from_db;
 use crate::rows::rewinds::{RewindChain, RewindRow};
-use crate::rows::seal::version_of;
+use crate::rows::seal::{row_number, version_of};
 use crate::rows::shared::{ScopeRow, SharedScopes};
 use crate::scope::{ByScope, Scope};
 use crate::session::{ScopeValues, Session, VisibleVersions};
@@ -41,6 +43,28 @@ pub(super) fn find_event(
     Ok(opened.event.map(version_of).filter(|version| *version > opened.row.oldest))
 }
 
+/// Whether a stream of a session's history has a sealed event. It is asked once for each user who has no key.
+pub(super) fn has_sealed_events(
+    sqlite: &mut SqliteConnection,
+    key: &SessionKey,
+) -> Result<bool, SessionError> {
+    let failed = failed("find sealed events");
+    let row = SqliteSessionRow::get(&sqlite.connection, key)?;
+    for segment in segments_of(&sqlite.connection, row.number)? {
+        let range = [row_number(segment.stream, 0), row_number(segment.stream, u64::MAX)];
+        let found = sqlite
+            .connection
+            .prepare_cached(
+                "SELECT EXISTS (SELECT 1 FROM stepfold_events WHERE number BETWEEN ?1 AND ?2 AND substr(body, 1, 1) = '~')",
+            )
+            .and_then(|mut query| query.query_row(range, |row| row.get(0)));
+        if found.map_err(failed)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 pub(super) fn event_sizes(
     sqlite: &mut SqliteConnection,
     request: &EventSizes,
@@ -48,7 +72,7 @@ pub(super) fn event_sizes(
     let row = SqliteSessionRow::get(&sqlite.connection, &request.key)?;
     let history = SqliteHistory::read(&sqlite.connection, &row)?;
     let page = (request.after.max(row.oldest), request.limit);
-    history.sizes(&sqlite.connection, page, request.in_memory)
+    history.sizes((&sqlite.connection, sqlite.key()), page, request.in_memory)
 }
 
 /// The size of the values of a session in memory; once the limit is exceeded, the size counted so far.
@@ -84,7 +108,7 @@ fn session(
     let head = Some(history.digest(&sqlite.connection, &row, version)?);
     let values = request.state.then(|| values(sqlite, &row, &history, scopes, request)).transpose()?;
     let ranges = request.event_ranges(&visible, version);
-    let events = history.events(&sqlite.connection, &row, &ranges, events)?;
+    let events = history.events((&sqlite.connection, sqlite.key()), &row, &ranges, events)?;
     Ok(Session {
         version,
         head,
@@ -122,7 +146,7 @@ fn own_values(
         return past.values(sqlite, request.requested_keys(Scope::Session, None));
     }
     let changed = match request.since {
-        Some(seen) => session_keys(&sqlite.connection, row, history, seen.version)?,
+        Some(seen) => session_keys(sqlite, row, history, seen.version)?,
         None => None,
     };
     match request.requested_keys(Scope::Session, changed) {

@@ -13,6 +13,7 @@ use super::error::failed;
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{AppId, UserId};
+use crate::keys::sealer::{ContentKey, Place};
 use crate::memory_size::{self, SizeCounter};
 use crate::rows::lineage::{from_db, to_db};
 use crate::rows::shared::{RECREATED, ScopeOperation, ScopeRow, SharedHead, SharedRow};
@@ -87,9 +88,12 @@ impl StoredSharedKey {
         rows.and_then(Iterator::collect).map_err(failed)
     }
 
-    pub(super) fn head(&self) -> Result<ValueHead, SessionError> {
+    pub(super) fn head(&self, content: ContentKey<'_>) -> Result<ValueHead, SessionError> {
         match (&self.row.value, self.row.extent) {
-            (Some(text), _) => read_json("shared value", text).map(ValueHead::Json),
+            (Some(text), _) => {
+                let text = content.open(Place::value(&self.row.key), text)?;
+                read_json("shared value", &text).map(ValueHead::Json)
+            }
             (None, extent) => {
                 Ok(ValueHead::List(extent.unwrap_or(ListExtent { generation: 0, start: 0, length: 0 })))
             }
@@ -116,13 +120,19 @@ impl StoredSharedKey {
     }
 
     fn held(&self, sqlite: &mut SqliteConnection, scope: &ScopeRow) -> Result<TypedValue, SessionError> {
-        let cell = match self.head()? {
+        let content = sqlite.key();
+        let cell = match self.head(content)? {
             ValueHead::Json(value) => StoredValue::from(value),
-            ValueHead::List(extent) => StoredValue::list(shared_items(sqlite, scope, &self.row.key, extent)?),
+            ValueHead::List(extent) => {
+                StoredValue::list(shared_items((sqlite, content), scope, &self.row.key, extent)?)
+            }
         };
         Ok(TypedValue { cell, schema: sqlite.schemas.text(&sqlite.connection, self.row.schema)? })
     }
 }
+
+/// The place of a key's texts.
+type PlaceOf = fn(&str) -> Place<'_>;
 
 /// Adds the memory of a shared scope's values, one after the other.
 pub(super) fn add_size(
@@ -131,14 +141,17 @@ pub(super) fn add_size(
     size: &mut SizeCounter,
 ) -> Result<(), SessionError> {
     let failed = failed("read sizes of values");
-    for (sum, texts) in [
+    let (value, item): (PlaceOf, PlaceOf) = (|key| Place::value(key), |key| Place::item(key));
+    for (sum, texts, place) in [
         (
             "SELECT COALESCE(SUM(octet_length(value)), 0) FROM stepfold_shared WHERE scope = ?1",
-            "SELECT value FROM stepfold_shared WHERE scope = ?1 AND value IS NOT NULL",
+            "SELECT value, key FROM stepfold_shared WHERE scope = ?1 AND value IS NOT NULL",
+            value,
         ),
         (
             "SELECT COALESCE(SUM(octet_length(item)), 0) FROM stepfold_shared_items WHERE scope = ?1",
-            "SELECT item FROM stepfold_shared_items WHERE scope = ?1",
+            "SELECT item, key FROM stepfold_shared_items WHERE scope = ?1",
+            item,
         ),
     ] {
         let stored = sqlite.connection.prepare_cached(sum);
@@ -149,9 +162,9 @@ pub(super) fn add_size(
         let mut texts = sqlite.connection.prepare_cached(texts).map_err(failed)?;
         let mut rows = texts.query([scope.scope]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)?.filter(|_| !size.is_exceeded()) {
-            size.add(
-                row.get_ref(0).and_then(|text| Ok(memory_size::of_json(text.as_str()?))).map_err(failed)?,
-            );
+            let key = row.get_ref(1).and_then(|key| Ok(key.as_str()?)).map_err(failed)?;
+            let text = row.get_ref(0).and_then(|text| Ok(text.as_str()?)).map_err(failed)?;
+            size.add(memory_size::of_json(&sqlite.key().open(place(key), text)?));
         }
     }
     Ok(())
@@ -191,7 +204,8 @@ pub(super) fn shared_values_of(
         };
         match (found, after) {
             (Some(found), Some((extent, after))) => {
-                let items = items_after(sqlite, row, (&found.row.key, extent), after)?;
+                let of = (sqlite as &SqliteConnection, sqlite.key());
+                let items = items_after(of, row, (&found.row.key, extent), after)?;
                 let length = usize::try_from(extent.length).unwrap_or(usize::MAX);
                 appended.push((key, AppendedItems { length, items }));
             }
@@ -207,17 +221,17 @@ pub(super) fn shared_values_of(
 
 /// All items of a shared list.
 pub(super) fn shared_items(
-    sqlite: &SqliteConnection,
+    of: (&SqliteConnection, ContentKey<'_>),
     scope: &ScopeRow,
     key: &str,
     extent: ListExtent,
 ) -> Result<List<Arc<Value>>, SessionError> {
-    items_after(sqlite, scope, (key, extent), 0).map(|items| items.into_iter().collect())
+    items_after(of, scope, (key, extent), 0).map(|items| items.into_iter().collect())
 }
 
 /// The items of a shared list that were added after a version of the scope.
 fn items_after(
-    sqlite: &SqliteConnection,
+    (sqlite, content): (&SqliteConnection, ContentKey<'_>),
     scope: &ScopeRow,
     (key, extent): (&str, ListExtent),
     version: u64,
@@ -231,7 +245,7 @@ fn items_after(
         )
         .map_err(failed)?;
     let mut rows = query.query(params![scope.scope, key, to_db(extent.start)]).map_err(failed)?;
-    let mut items = NewestItems::after(version, scope.scope, key, extent);
+    let mut items = NewestItems::after(version, scope.scope, (key, content), extent);
     while let Some(row) = rows.next().map_err(failed)? {
         let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get_ref(3)?.as_str()?));
         let (place, version, checksum, item) = read().map_err(failed)?;
@@ -264,13 +278,14 @@ pub(super) fn write_shared(
         let found = match &stored {
             Some(stored) => {
                 let schema = sqlite.schemas.text(&sqlite.connection, stored.row.schema)?;
-                Some(StoredHead { head: stored.head()?, schema })
+                Some(StoredHead { head: stored.head(sqlite.key())?, schema })
             }
             None => None,
         };
-        let items = |extent| shared_items(sqlite, &scope, key, extent);
+        let items = |extent| shared_items((sqlite, sqlite.key()), &scope, key, extent);
         let change = planner.change_of(found.as_ref(), &writes, items)?;
-        for operation in scope.change(schema, key, stored.as_ref().map(StoredSharedKey::before), change) {
+        let before = stored.as_ref().map(StoredSharedKey::before);
+        for operation in scope.change(schema, key, before, change, sqlite.key())? {
             perform(sqlite, &mut scope, operation)?;
         }
     }

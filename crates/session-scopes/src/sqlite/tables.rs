@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::error::failed;
 use super::list_entry::update_all_entries;
 use super::tags;
 use crate::digest::ChecksumEncoder;
 use crate::error::SessionError;
+use crate::keys::sealer::is_new_ring;
 
 /// The version of the tables that this crate makes.
-const FORMAT: u64 = 7;
+const FORMAT: u64 = 9;
 
 /// The migrations of the tables, from one version to the next. A released version never changes.
 const MIGRATIONS: &[&str] = &[
@@ -22,13 +23,23 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../rows/v5.sql"),
     include_str!("../rows/v6.sql"),
     include_str!("../rows/v7.sql"),
+    include_str!("../rows/v8.sql"),
+    include_str!("../rows/v9.sql"),
 ];
 
 /// All names of ours begin with this.
 const META: &str = "stepfold_meta";
 
-/// Makes or upgrades the tables. One process does it, the others wait.
-pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
+/// The tables whose new rows have content. In a store with a ring, a trigger calls a function before each, which only the
+/// connections of a store that was opened with the ring have: so no other process adds content that is not sealed.
+const CONTENT: [&str; 5] =
+    ["stepfold_events", "stepfold_cells", "stepfold_shared", "stepfold_inbox", "stepfold_operations"];
+
+/// The name of the function.
+pub(super) const RING_FUNCTION: &str = "stepfold_ring";
+
+/// Makes or upgrades the tables, and remembers the name of the key ring. One process does it, the others wait.
+pub(super) fn set_up(connection: &mut Connection, ring: Option<&str>) -> Result<(), SessionError> {
     let failed = failed("set up its tables");
     // NOTE: takes the write lock before the format is read, so that of several processes one makes the tables and the
     // others find them.
@@ -49,15 +60,17 @@ pub(super) fn set_up(connection: &mut Connection) -> Result<(), SessionError> {
     }
     if found < FORMAT {
         let newest = newest_number(&transaction)?;
-        let checksum = MetaRow { format: crate::rows::lineage::to_db(FORMAT), newest }.checksum();
-        transaction
-            .execute(
-                "UPDATE stepfold_meta SET format = ?1, checksum = ?2",
-                [crate::rows::lineage::to_db(FORMAT), checksum],
-            )
-            .map_err(&failed)?;
-    } else {
-        MetaRow::read(&transaction)?;
+        MetaRow { format: crate::rows::lineage::to_db(FORMAT), newest, ring: None }.write(&transaction)?;
+    }
+    let meta = MetaRow::read(&transaction)?;
+    if meta.accepts(ring)? {
+        for table in CONTENT {
+            let trigger = format!(
+                "CREATE TRIGGER {table}_sealed BEFORE INSERT ON {table} BEGIN SELECT {RING_FUNCTION}(); END"
+            );
+            transaction.execute_batch(&trigger).map_err(&failed)?;
+        }
+        MetaRow { ring: ring.map(str::to_owned), ..meta }.write(&transaction)?;
     }
     // NOTE: the process that had set the mark has ended, or sets it again.
     transaction.execute("UPDATE stepfold_meta SET logged = 0 WHERE logged <> 0", []).map_err(&failed)?;
@@ -83,22 +96,29 @@ fn newest_number(connection: &Connection) -> Result<i64, SessionError> {
 }
 
 /// The row about the tables.
-#[derive(Clone, Copy)]
 pub(super) struct MetaRow {
     format: i64,
     /// The number of the newest session.
     pub(super) newest: i64,
+    /// The name of the key ring of the store, if it was ever opened with one.
+    pub(super) ring: Option<String>,
 }
 
 impl MetaRow {
     pub(super) fn read(connection: &Connection) -> Result<Self, SessionError> {
         let read = |row: &rusqlite::Row<'_>| {
-            Ok((MetaRow { format: row.get(0)?, newest: row.get(1)? }, row.get::<_, i64>(2)?))
+            let (format, newest, checksum) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok((MetaRow { format, newest, ring: row.get(3)? }, checksum))
         };
-        let (meta, checksum) = connection
-            .prepare_cached("SELECT format, newest, checksum FROM stepfold_meta")
-            .and_then(|mut query| query.query_row([], read))
-            .map_err(failed("inspect its tables"))?;
+        let run = |query| connection.prepare_cached(query).and_then(|mut query| query.query_row([], read));
+        let found = match run("SELECT format, newest, checksum, ring FROM stepfold_meta") {
+            // NOTE: a file that is only read may have the tables of an earlier version.
+            Err(rusqlite::Error::SqlInputError { .. }) => {
+                run("SELECT format, newest, checksum, NULL FROM stepfold_meta")
+            }
+            found => found,
+        };
+        let (meta, checksum): (_, i64) = found.map_err(failed("inspect its tables"))?;
         if meta.checksum() != checksum {
             return Err(SessionError::damaged("row about the tables", "checksum mismatch"));
         }
@@ -115,8 +135,37 @@ impl MetaRow {
             .map_err(failed("write"))
     }
 
-    fn checksum(self) -> i64 {
-        ChecksumEncoder::new(META).int(self.format).int(self.newest).sum()
+    fn write(&self, connection: &Connection) -> Result<(), SessionError> {
+        let update = "UPDATE stepfold_meta SET format = ?1, newest = ?2, ring = ?3, checksum = ?4";
+        let values = params![self.format, self.newest, self.ring, self.checksum()];
+        connection.execute(update, values).map(drop).map_err(failed("set up its tables"))
+    }
+
+    /// Rejects a ring that is another than that of the store; whether the store gets its ring now.
+    pub(super) fn accepts(&self, ring: Option<&str>) -> Result<bool, SessionError> {
+        is_new_ring(self.ring.as_deref(), ring)
+    }
+
+    fn checksum(&self) -> i64 {
+        let mut check = ChecksumEncoder::new(META);
+        check.int(self.format).int(self.newest);
+        if let Some(ring) = &self.ring {
+            check.text(ring);
+        }
+        check.sum()
+    }
+}
+
+/// The error of a read that needs tables which only later versions have, said as such.
+pub(super) fn of_older_format(connection: &Connection, error: SessionError) -> SessionError {
+    let SessionError::Store { source, .. } = &error else { return error };
+    let is_missing =
+        ["no such table", "no such column"].iter().any(|words| source.to_string().contains(words));
+    match format_of(connection) {
+        Ok(found) if is_missing && found < FORMAT => {
+            SessionError::OlderFormat { what: "session tables", found, current: FORMAT }
+        }
+        _ => error,
     }
 }
 

@@ -51,16 +51,10 @@ pub(super) fn add_all(connection: &Connection) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Deletes the tags of the events of a stream that no history has any more: those of versions above `upto`, and those of
-/// `oldest` and before.
-pub(super) fn sweep(
-    sqlite: &SqliteConnection,
-    stream: i64,
-    upto: i64,
-    oldest: i64,
-) -> Result<(), SessionError> {
-    let delete = "DELETE FROM stepfold_tags WHERE stream = ?1 AND (version > ?2 OR version <= ?3)";
-    execute(sqlite, delete, &[&stream, &upto, &oldest]).map(drop)
+/// Deletes the tags of the events of a stream from one version to another.
+pub(super) fn delete(sqlite: &SqliteConnection, stream: i64, from: u64, to: u64) -> Result<(), SessionError> {
+    let delete = "DELETE FROM stepfold_tags WHERE stream = ?1 AND version BETWEEN ?2 AND ?3";
+    execute(sqlite, delete, &[&stream, &to_db(from), &to_db(to)]).map(drop)
 }
 
 /// The version of the newest event with each of the tags.

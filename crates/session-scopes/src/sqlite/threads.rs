@@ -20,8 +20,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::error::{closed, failed};
 use super::file::OpenedFile;
 use super::schemas::SqliteSchemas;
+use super::tables;
 use crate::apply::catch_panics;
 use crate::error::SessionError;
+use crate::keys::sealer::{ContentKey, Sealer};
 
 /// Jobs that one commit makes durable.
 const MAX_GROUP: usize = 64;
@@ -44,6 +46,21 @@ pub(super) struct SqliteConnection {
     pub(super) busy_timeout: Duration,
     /// The version of the file when [notices](super::notices) read it last.
     pub(super) version: Option<i64>,
+    /// The key of the user whose content the current job reads or writes.
+    pub(super) sealer: Option<Arc<Sealer>>,
+}
+
+/// A job that reads or writes content of a user, with the user's key.
+pub(super) fn with_key<T>(
+    sealer: Option<Arc<Sealer>>,
+    work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
+) -> impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static {
+    move |sqlite| {
+        sqlite.sealer = sealer;
+        let done = work(sqlite);
+        sqlite.sealer = None;
+        done
+    }
 }
 
 /// Returns another connection when another process has opened the file.
@@ -208,6 +225,9 @@ impl SqliteReaders {
         work: impl FnOnce(&mut SqliteConnection) -> Result<T, SessionError> + Send + 'static,
     ) -> Result<T, SessionError> {
         let (sender, receiver) = oneshot::channel();
+        let work = |sqlite: &mut SqliteConnection| {
+            work(sqlite).map_err(|error| tables::of_older_format(&sqlite.connection, error))
+        };
         let job = Box::new(PendingJob { run: Some(work), result: None, sender });
         let queue = &self.0.0;
         // NOTE: the permit is forgotten here, and the reader that takes the job adds it again.
@@ -537,7 +557,13 @@ impl SqliteConnection {
             reconnect: None,
             busy_timeout,
             version: None,
+            sealer: None,
         }
+    }
+
+    /// The key of the current job's content.
+    pub(super) fn key(&self) -> ContentKey<'_> {
+        ContentKey::of(self.sealer.as_ref())
     }
 
     /// Begins a transaction that writes, unless another process writes.
@@ -634,6 +660,7 @@ impl SqliteConnection {
                 connection: connection?,
                 schemas: SqliteSchemas::default(),
                 reconnect: None,
+                sealer: None,
                 ..*self
             };
         }
@@ -711,7 +738,7 @@ mod tests {
         let copied = log.begin(&sqlite, |sqlite| {
             // One that opens the file between the mark and the copy.
             if let Some(mut other) = opened.take() {
-                tables::set_up(&mut other).unwrap();
+                tables::set_up(&mut other, None).unwrap();
             }
             sqlite.checkpoint()
         });

@@ -5,10 +5,13 @@
 //! on that.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use stepfold_state_core::List;
@@ -16,8 +19,9 @@ use stepfold_state_core::List;
 use super::error::failed;
 use super::seal;
 use crate::error::SessionError;
+use crate::keys::sealer::{ContentKey, Place};
 use crate::memory_size::{self, SizeCounter};
-use crate::rows::lineage::from_db;
+use crate::rows::lineage::{from_db, to_db};
 use crate::rows::seal::MAX_VERSION;
 use crate::rows::values::{ListAssembly, ListExtent, ValueHead, read_json};
 
@@ -94,9 +98,12 @@ impl ValueRow {
     }
 
     /// The head of the key's value; `None` if it was removed.
-    pub(super) fn head(&self) -> Result<Option<ValueHead>, SessionError> {
+    pub(super) fn head(&self, content: ContentKey<'_>) -> Result<Option<ValueHead>, SessionError> {
         match (&self.value, &self.list) {
-            (Some(text), _) => read_json("value", text).map(|value| Some(ValueHead::Json(value))),
+            (Some(text), _) => {
+                let text = content.open(Place::value(&self.key), text)?;
+                read_json("value", &text).map(|value| Some(ValueHead::Json(value)))
+            }
             (None, list) => Ok(list.as_ref().map(|list| ValueHead::List(list.extent()))),
         }
     }
@@ -163,7 +170,101 @@ pub(super) struct ItemsRow {
     pub(super) place: u64,
     /// The row with the items that the list had before.
     pub(super) before: Option<i64>,
-    pub(super) items: Vec<Value>,
+    pub(super) items: StoredItems,
+}
+
+/// The items of a row: JSON values, or sealed ones, each by itself, so that retention can take single items without a key. In
+/// the stored log it is an array, or an object with the array as `sealed`.
+#[derive(Debug)]
+pub(super) enum StoredItems<T = Value> {
+    Open(Vec<T>),
+    /// None is an item that retention has taken.
+    Sealed(Vec<Option<String>>),
+}
+
+impl<T> StoredItems<T> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            StoredItems::Open(items) => items.len(),
+            StoredItems::Sealed(items) => items.len(),
+        }
+    }
+}
+
+impl StoredItems {
+    /// The items that an event adds to a list from a place on.
+    pub(super) fn seal(
+        content: ContentKey<'_>,
+        key: &str,
+        ([stream, version], place): ([i64; 2], u64),
+        items: Vec<Value>,
+    ) -> Result<Self, SessionError> {
+        if !content.is_sealing() {
+            return Ok(StoredItems::Open(items));
+        }
+        let seal = |(place, item): (u64, Value)| {
+            content.seal(Place::item(key), &[stream, version, to_db(place)], item.to_string()).map(Some)
+        };
+        (place..).zip(items).map(seal).collect::<Result<_, _>>().map(StoredItems::Sealed)
+    }
+
+    fn open(self, content: ContentKey<'_>, key: &str) -> Result<Vec<Value>, SessionError> {
+        let open = |item: Option<String>| match item {
+            Some(item) => read_json("list item", &content.open(Place::item(key), &item)?),
+            None => Ok(Value::Null),
+        };
+        match self {
+            StoredItems::Open(items) => Ok(items),
+            StoredItems::Sealed(items) => items.into_iter().map(open).collect(),
+        }
+    }
+
+    /// Takes the items that are not needed, by their places. The others keep theirs.
+    pub(super) fn retain(&mut self, first: u64, is_needed: impl Fn(u64) -> bool) {
+        for place in (first..).take(self.len()).filter(|place| !is_needed(*place)) {
+            let index = usize::try_from(place - first).unwrap_or(usize::MAX);
+            match self {
+                StoredItems::Open(items) => items[index] = Value::Null,
+                StoredItems::Sealed(items) => items[index] = None,
+            }
+        }
+    }
+}
+
+impl Serialize for StoredItems {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            StoredItems::Open(items) => items.serialize(serializer),
+            StoredItems::Sealed(items) => serializer.collect_map([("sealed", items)]),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for StoredItems<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemsVisitor(PhantomData))
+    }
+}
+
+struct ItemsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ItemsVisitor<T> {
+    type Value = StoredItems<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("items of a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(items)).map(StoredItems::Open)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        match fields.next_key::<String>()?.as_deref() {
+            Some("sealed") => fields.next_value().map(StoredItems::Sealed),
+            _ => Err(A::Error::missing_field("sealed")),
+        }
+    }
 }
 
 impl Serialize for ItemsRow {
@@ -228,6 +329,7 @@ fn checksum(number: i64, text: &str) -> String {
 /// The items of a list: from the newest row back, for as long as items are missing.
 pub(super) fn items(
     connection: &Connection,
+    content: ContentKey<'_>,
     key: &str,
     head: &ListHead,
 ) -> Result<List<Arc<Value>>, SessionError> {
@@ -247,7 +349,7 @@ pub(super) fn items(
         let is_ours = |row: &ItemsRow| row.key == key && row.generation == head.generation;
         for row in trail.items.into_iter().rev().filter(is_ours) {
             next = row.before;
-            assembly.add_older(row.place, row.items);
+            assembly.add_older(row.place, row.items.open(content, key)?);
         }
     }
     assembly.finish(key)

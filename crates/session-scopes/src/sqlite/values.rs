@@ -12,8 +12,9 @@ use super::error::failed;
 use super::past_values::VersionLadder;
 use super::seal;
 use super::threads::SqliteConnection;
-use super::undo_log::{self, ItemsRow, ListHead, ReplacedRow, UndoLog, ValueRow};
+use super::undo_log::{self, ItemsRow, ListHead, ReplacedRow, StoredItems, UndoLog, ValueRow};
 use crate::error::SessionError;
+use crate::keys::sealer::Place;
 use crate::rows::lineage::to_db;
 use crate::rows::seal::row_number;
 use crate::rows::values::{ChangePlanner, RowChange, StoredHead, by_key, read_json};
@@ -196,9 +197,9 @@ impl<'a> SessionValueWriter<'a> {
             let stored = find_cell(&self.sqlite.connection, self.stream, key)?;
             let found = self.found(stored.as_ref())?;
             let list = stored.as_ref().and_then(|stored| stored.row.list);
-            let connection = &self.sqlite.connection;
-            let items =
-                |_| list.map_or_else(|| Ok(List::new()), |list| undo_log::items(connection, key, &list));
+            let (connection, content) = (&self.sqlite.connection, self.sqlite.key());
+            let read = |list: ListHead| undo_log::items(connection, content, key, &list);
+            let items = |_| list.map_or_else(|| Ok(List::new()), read);
             let change = planner.change_of(found.as_ref(), &writes, items)?;
             self.apply(key, schema, stored, change)?;
         }
@@ -208,7 +209,7 @@ impl<'a> SessionValueWriter<'a> {
     /// The head of a key's value, if it has a value.
     fn found(&mut self, stored: Option<&StoredValueRow>) -> Result<Option<StoredHead>, SessionError> {
         let Some(StoredValueRow { row, .. }) = stored else { return Ok(None) };
-        let Some(head) = row.head()? else { return Ok(None) };
+        let Some(head) = row.head(self.sqlite.key())? else { return Ok(None) };
         let schema = self.sqlite.schemas.text(&self.sqlite.connection, row.schema)?;
         Ok(Some(StoredHead { head, schema }))
     }
@@ -224,7 +225,7 @@ impl<'a> SessionValueWriter<'a> {
             return Ok(());
         }
         let was = stored.as_ref().and_then(|stored| stored.row.list);
-        let (value, list) = self.new_value(key, was, change);
+        let (value, list) = self.new_value(key, was, change)?;
         let new = ValueRow { key: key.to_owned(), version: to_db(self.version), schema, value, list };
         let connection = &self.sqlite.connection;
         match stored {
@@ -244,10 +245,14 @@ impl<'a> SessionValueWriter<'a> {
         key: &str,
         was: Option<ListHead>,
         change: RowChange,
-    ) -> (Option<String>, Option<ListHead>) {
+    ) -> Result<(Option<String>, Option<ListHead>), SessionError> {
+        let content = self.sqlite.key();
+        let turn = [self.stream, to_db(self.version)];
         let (extent, rows) = match change {
-            RowChange::Nothing | RowChange::Remove => return (None, None),
-            RowChange::Json(value) => return (Some(value.to_string()), None),
+            RowChange::Nothing | RowChange::Remove => return Ok((None, None)),
+            RowChange::Json(value) => {
+                return Ok((Some(content.seal(Place::value(key), &turn, value.to_string())?), None));
+            }
             RowChange::List(extent, rows) => (extent, rows),
         };
         let generation = to_db(extent.generation);
@@ -256,10 +261,11 @@ impl<'a> SessionValueWriter<'a> {
         let mut last = before;
         for (place, items) in rows {
             last = Some(row_number(self.stream, self.version));
+            let items = StoredItems::seal(content, key, (turn, place), items)?;
             self.written.trail.items.push(ItemsRow { key: key.to_owned(), generation, place, before, items });
         }
         let (start, length) = (to_db(extent.start), to_db(extent.length));
-        (None, Some(ListHead { generation, start, length, last }))
+        Ok((None, Some(ListHead { generation, start, length, last })))
     }
 }
 
@@ -324,8 +330,13 @@ pub(super) fn held(
     row: &ValueRow,
 ) -> Result<Option<TypedValue>, SessionError> {
     let cell = match (&row.value, &row.list) {
-        (Some(text), _) => StoredValue::from(read_json::<Value>("value", text)?),
-        (None, Some(list)) => StoredValue::list(undo_log::items(&sqlite.connection, &row.key, list)?),
+        (Some(text), _) => {
+            let text = sqlite.key().open(Place::value(&row.key), text)?;
+            StoredValue::from(read_json::<Value>("value", &text)?)
+        }
+        (None, Some(list)) => {
+            StoredValue::list(undo_log::items(&sqlite.connection, sqlite.key(), &row.key, list)?)
+        }
         (None, None) => return Ok(None),
     };
     Ok(Some(TypedValue { cell, schema: sqlite.schemas.text(&sqlite.connection, row.schema)? }))

@@ -22,6 +22,7 @@ use crate::digest::ContentDigest;
 use crate::error::SessionError;
 use crate::event::{Erasure, Event, TagDigest, erasure_of, tags_of_body};
 use crate::ids::{AppId, EventId, SessionKey, UserId};
+use crate::keys::sealer::ContentKey;
 use crate::rows::chain::{ChainLink, check_links, check_tags, error_text, scope_place};
 use crate::rows::lineage::HistorySegment;
 use crate::rows::seal::{row_number, version_of};
@@ -436,7 +437,7 @@ fn check_values(
 fn check_value(sqlite: &mut SqliteConnection, stored: &StoredValueRow) -> Result<(), SessionError> {
     stored.check()?;
     if let Some(list) = &stored.row.list {
-        undo_log::items(&sqlite.connection, &stored.row.key, list)?;
+        undo_log::items(&sqlite.connection, ContentKey::Unopened, &stored.row.key, list)?;
     }
     if stored.row.is_removed() {
         return Ok(());
@@ -524,8 +525,8 @@ fn check_shared(
     row: &StoredSharedKey,
 ) -> Result<(), SessionError> {
     row.check(scope)?;
-    if let ValueHead::List(extent) = row.head()? {
-        shared_items(sqlite, scope, &row.row.key, extent)?;
+    if let ValueHead::List(extent) = row.head(ContentKey::Unopened)? {
+        shared_items((sqlite, ContentKey::Unopened), scope, &row.row.key, extent)?;
     }
     sqlite.schemas.text(&sqlite.connection, row.row.schema).map(drop)
 }

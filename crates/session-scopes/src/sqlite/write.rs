@@ -28,6 +28,7 @@ use crate::digest::{ContentForm, ContentSalt, genesis};
 use crate::error::SessionError;
 use crate::event::{Event, searched_of};
 use crate::ids::{AppId, LifeId, SessionId, SessionKey, UserId};
+use crate::keys::sealer::{Place, is_sealed, stored_body};
 use crate::rows::lineage::{HistorySegment, forked, to_db};
 use crate::rows::rewinds::RewindRow;
 use crate::rows::seal::{SessionRecord, row_number, version_of};
@@ -249,42 +250,45 @@ fn append_within(
     }
     let receipt = commit(sqlite, key, &row, (event, body, request.content_salt()), &written)?;
     let receipt = receipt.with_scopes(scopes.versions().after(&split));
-    budgets::settle(sqlite, &request.settled)?;
-    claims::commit(sqlite, &row, request.into(), fence, receipt)
+    let receipt = claims::commit(sqlite, &row, request.into(), fence, receipt)?;
+    budgets::with_append(sqlite, request, receipt)
 }
 
 /// The first receipt, if the event was committed already.
 fn repeated(
     sqlite: &SqliteConnection,
-    opened: &OpenedSession,
+    session: &OpenedSession,
     key: &SessionKey,
     event: &Event,
     body: &str,
 ) -> Result<Option<Receipt>, SessionError> {
-    let Some(number) = opened.event else { return Ok(None) };
+    let Some(number) = session.event else { return Ok(None) };
     // NOTE: compared in the database: the stored body need not be read, and a repeated append serializes to the same text.
     let query = sqlite.connection.prepare_cached(
         "SELECT EXISTS (SELECT 1 FROM stepfold_events WHERE number = ?1 AND body = ?2 AND at = ?3)",
     );
     let given = params![number, body, event.at.as_micros()];
     let is_same = query.and_then(|mut query| query.query_row(given, |row| row.get(0)));
+    let receipt =
+        || Receipt::new(event.id.clone(), version_of(number)).with_scopes(session.scopes.versions());
     if is_same.map_err(failed("find an event"))? {
-        let receipt = Receipt::new(event.id.clone(), version_of(number));
-        return Ok(Some(receipt.with_scopes(opened.scopes.versions())));
+        return Ok(Some(receipt()));
     }
-    Err(match is_erased(sqlite, number)? {
-        true => SessionError::erased(key, version_of(number)),
-        false => SessionError::event_reused(key, &event.id),
-    })
-}
-
-/// Whether the content of an event was erased.
-fn is_erased(sqlite: &SqliteConnection, number: i64) -> Result<bool, SessionError> {
-    let query = sqlite.connection.prepare_cached("SELECT seal FROM stepfold_events WHERE number = ?1");
-    let seal: Option<EventSeal> = query
-        .and_then(|mut query| query.query_row([number], |row| row.get(0)))
+    let query =
+        sqlite.connection.prepare_cached("SELECT seal, at, body FROM stepfold_events WHERE number = ?1");
+    let (seal, at, stored): (Option<EventSeal>, i64, Option<String>) = query
+        .and_then(|mut query| query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))))
         .map_err(failed("find an event"))?;
-    Ok(seal.is_some_and(|seal| matches!(seal.form, ContentForm::Erased { .. })))
+    if seal.is_some_and(|seal| matches!(seal.form, ContentForm::Erased { .. })) {
+        return Err(SessionError::erased(key, version_of(number)));
+    }
+    // NOTE: a sealed body is compared once it is opened: it depends on the version, and the key may have changed.
+    let sealed = stored.filter(|stored| is_sealed(stored) && at == event.at.as_micros());
+    let opened = sealed.as_deref().map(|stored| sqlite.key().open(Place::event(event.id.as_str()), stored));
+    if opened.transpose()?.is_some_and(|opened| opened == body) {
+        return Ok(Some(receipt()));
+    }
+    Err(SessionError::event_reused(key, &event.id))
 }
 
 /// Adds an event with its undo data, as the next one of the session. The receipt lacks the versions of the scopes.
@@ -298,6 +302,9 @@ fn commit(
     let (version, at) = (row.version + 1, event.at.as_micros());
     check_version_fits(version)?;
     let number = row_number(row.number, version);
+    let content = sqlite.key();
+    let body = stored_body(content, event, &[row.number, to_db(version)], body)?;
+    let searched = content.listed(event);
     execute(
         sqlite,
         "INSERT INTO stepfold_events (number, at, id, trail, body, seal) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -307,7 +314,7 @@ fn commit(
             &event.id.as_str(),
             &written.trail.to_text(number)?,
             &body,
-            &row.seal_after(event, body, salt, written.cells),
+            &row.seal_after(event, &body, salt, written.cells),
         ],
     )?;
     tags::add(&sqlite.connection, row.number, version, event)?;
@@ -330,7 +337,7 @@ fn commit(
             &seal::of_recent(app, user, at, row.number, now),
             &before,
             &event.is_unfinished(),
-            &event.searched(),
+            &searched,
         ],
     )?;
     if moved == 0 {
@@ -392,7 +399,7 @@ pub(super) fn fork(sqlite: &mut SqliteConnection, request: ForkSession) -> Resul
         SessionRecord::new(number, (version, row.oldest), at, parent, &life, (state, row.anchor), &lineage);
     insert_session(sqlite, &key, &new, &lineage)?;
     branches::add_fork(sqlite, &from, row.record, (&new, &key.id))?;
-    update_entry(&sqlite.connection, &key)?;
+    update_entry(sqlite, &key)?;
     if let Some(event) = event {
         let request = event.append(key.clone(), version).prepare()?;
         let body = check_size(request.event.to_body()?, &request.event.id)?;
@@ -435,7 +442,7 @@ pub(super) fn rewind(
         &[&row.number, &version, &to, &to_db(rewind.previous), &to_db(rewind.visible), &rewind.checksum],
     )?;
     let receipt = commit(sqlite, &request.key, &row, (event, body, *salt), &written)?;
-    update_entry(&sqlite.connection, &request.key)?;
+    update_entry(sqlite, &request.key)?;
     budgets::settle_open(sqlite, &request.key)?;
     let receipt = receipt.with_scopes(scopes.versions());
     claims::commit(sqlite, &row, request.into(), fence, receipt)
@@ -450,7 +457,10 @@ pub(super) fn write_scope(
     let scope = ScopeRow::find_or_make(&sqlite.connection, app, user)?.scope;
     if let Some(key) = &request.idempotency_key {
         // NOTE: a repeated request returns the current values, which other writes may have changed since.
-        if is_repeated(sqlite, scope, key.as_str(), body)? {
+        // NOTE: of content of a user only a code is kept: an operation is compared, and never read.
+        let code = sqlite.key().operation_code(body)?;
+        let kept = code.as_deref().unwrap_or(body);
+        if is_repeated(sqlite, scope, key.as_str(), [body, kept])? {
             return read::read_scope(sqlite, &request.scope);
         }
         let inserted = execute(
@@ -458,18 +468,18 @@ pub(super) fn write_scope(
             "INSERT INTO stepfold_operations (scope, number, operation, body) \
              SELECT ?1, COALESCE(MAX(number), 0) + 1, ?2, ?3 FROM stepfold_operations WHERE scope = ?1 \
              ON CONFLICT DO NOTHING",
-            &[&scope, &key.as_str(), &body],
+            &[&scope, &key.as_str(), &kept],
         )?;
         if inserted == 0 {
             let (scope, idempotency_key) = (request.scope.to_string(), key.clone());
             return Err(SessionError::IdempotencyKeyReused { scope, idempotency_key });
         }
-        let kept = to_db(REMEMBERED_KEYS as u64);
+        let remembered = to_db(REMEMBERED_KEYS as u64);
         execute(
             sqlite,
             "DELETE FROM stepfold_operations WHERE scope = ?1 AND number <= \
              (SELECT number FROM stepfold_operations WHERE scope = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-            &[&scope, &kept],
+            &[&scope, &remembered],
         )?;
     }
     let planner =
@@ -479,12 +489,19 @@ pub(super) fn write_scope(
     read::read_scope(sqlite, &request.scope)
 }
 
-fn is_repeated(sqlite: &SqliteConnection, scope: i64, key: &str, body: &str) -> Result<bool, SessionError> {
+/// Whether an operation was done before, with one of these bodies: as it is, or its code.
+fn is_repeated(
+    sqlite: &SqliteConnection,
+    scope: i64,
+    key: &str,
+    [body, code]: [&str; 2],
+) -> Result<bool, SessionError> {
     let failed = failed("find an idempotency key");
     let query = sqlite.connection.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body = ?3)",
+        "SELECT EXISTS (SELECT 1 FROM stepfold_operations WHERE scope = ?1 AND operation = ?2 AND body IN (?3, ?4))",
     );
-    query.and_then(|mut query| query.query_row(params![scope, key, body], |row| row.get(0))).map_err(failed)
+    let given = params![scope, key, body, code];
+    query.and_then(|mut query| query.query_row(given, |row| row.get(0))).map_err(failed)
 }
 
 pub(super) fn delete(
@@ -620,7 +637,7 @@ pub(super) fn prune(sqlite: &mut SqliteConnection, request: &PruneSession) -> Re
         sweep(sqlite, segment.stream)?;
     }
     search::forget(sqlite, row.number)?;
-    update_entry(&sqlite.connection, key)?;
+    update_entry(sqlite, key)?;
     Ok(Pruned { events: oldest - before, oldest })
 }
 

@@ -8,6 +8,7 @@
 //! | operation | none | reserved | settled |
 //! |---|---|---|---|
 //! | [`reserve`](crate::SessionStore::reserve) | reserved, or `BudgetExhausted` | reserved | settled |
+//! | an append [that reserves](crate::AppendEvent::reserving) | reserved, or [refused](AppendReservation::Refused) | reserved | settled |
 //! | [`settle`](crate::SessionStore::settle), or an append [with it](crate::AppendEvent::settling) | none | settled | settled |
 //! | settle with [`ReservationEnd::Release`] | none | none | settled |
 //! | [`settle_open`](crate::SessionStore::settle_open), a rewind or a deletion of its session | none | settled, at its estimate | settled |
@@ -15,7 +16,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{AppId, BudgetId, ReservationId, SessionKey, UserId};
+use crate::ids::{AppId, Author, BudgetId, LifeId, ReservationId, SessionKey, UserId};
 use crate::time::Timestamp;
 
 /// The largest amount of a budget, and of a reservation. Larger ones count as this.
@@ -229,6 +230,16 @@ impl BudgetBalance {
     }
 }
 
+/// The result of a [reservation with an append](crate::AppendEvent::reserving).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AppendReservation {
+    /// The amounts are reserved; these are the sums of the budgets.
+    Made(Vec<BudgetBalance>),
+    /// A budget has too little left: nothing is reserved.
+    Refused,
+}
+
 /// A raise of budgets.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -239,6 +250,8 @@ pub struct RaiseBudgets {
     pub limit: u64,
     /// The time from which their sums count for nothing; `None` for budgets without an end.
     pub kept_until: Option<Timestamp>,
+    /// The record of the raise, which is stored if it changes a limit.
+    pub record: Option<BudgetRaise>,
 }
 
 impl RaiseBudgets {
@@ -247,13 +260,122 @@ impl RaiseBudgets {
         let mut budgets: Vec<BudgetId> = budgets.into_iter().collect();
         // NOTE: always in one order, so that transactions with several budgets cannot wait for each other in a circle.
         budgets.sort();
-        RaiseBudgets { budgets, limit: limit.min(MAX_BUDGET_AMOUNT), kept_until: None }
+        RaiseBudgets { budgets, limit: limit.min(MAX_BUDGET_AMOUNT), kept_until: None, record: None }
+    }
+
+    /// Stores who raised them, when, and from what limit. A raise that changes no limit stores nothing.
+    #[must_use]
+    pub fn recorded(mut self, record: BudgetRaise) -> Self {
+        self.record = Some(BudgetRaise { to: self.limit, ..record });
+        self
     }
 
     /// Sets the [time](BudgetAmount::kept_until) from which their sums count for nothing.
     #[must_use]
     pub const fn kept_until(mut self, at: Option<Timestamp>) -> Self {
         self.kept_until = at;
+        self
+    }
+}
+
+/// A raise of a budget, as the store has recorded it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetRaise {
+    /// The id.
+    pub id: Arc<str>,
+    /// The application through which it was raised.
+    pub app: AppId,
+    /// The user whose budget it is; `None` for one that users share.
+    pub user: Option<UserId>,
+    /// The name of the budget.
+    pub budget: Arc<str>,
+    /// The sharers of the budget: `user ada`, `app shop`.
+    pub shared_by: Arc<str>,
+    /// The unit of the limits.
+    pub unit: Arc<str>,
+    /// The limit before.
+    pub from: u64,
+    /// The limit after.
+    pub to: u64,
+    /// The person, or the program, that raised it.
+    pub by: Author,
+    /// The time.
+    pub at: Timestamp,
+}
+
+impl BudgetRaise {
+    /// A raise of a budget of an app by an author, from no limit to none so far, with a random id.
+    pub fn new(app: AppId, budget: impl Into<Arc<str>>, by: Author, at: Timestamp) -> Self {
+        let (id, none) = (LifeId::random().to_string().into(), Arc::<str>::from(""));
+        let (budget, shared_by) = (budget.into(), Arc::clone(&none));
+        BudgetRaise { id, app, user: None, budget, shared_by, unit: none, from: 0, to: 0, by, at }
+    }
+
+    /// Sets the user whose budget it is.
+    #[must_use]
+    pub fn of_user(mut self, user: Option<UserId>) -> Self {
+        self.user = user;
+        self
+    }
+
+    /// Sets the sharers and the unit of the budget.
+    #[must_use]
+    pub fn shared_by(mut self, sharers: impl Into<Arc<str>>, unit: impl Into<Arc<str>>) -> Self {
+        (self.shared_by, self.unit) = (sharers.into(), unit.into());
+        self
+    }
+
+    /// Sets the limits before and after.
+    #[must_use]
+    pub const fn limits(mut self, from: u64, to: u64) -> Self {
+        (self.from, self.to) = (from, to);
+        self
+    }
+}
+
+/// Raises of budgets to be listed, newest first.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListRaises {
+    /// The application through which they were raised; all if `None`.
+    pub app: Option<AppId>,
+    /// The user whose budgets they are; those of all users, and of budgets that users share, if `None`.
+    pub user: Option<UserId>,
+    /// The maximum number.
+    pub limit: usize,
+}
+
+impl Default for ListRaises {
+    fn default() -> Self {
+        ListRaises::new()
+    }
+}
+
+impl ListRaises {
+    /// The newest 1,000 raises, of all apps.
+    pub const fn new() -> Self {
+        ListRaises { app: None, user: None, limit: 1_000 }
+    }
+
+    /// Restricts the list to those through an app.
+    #[must_use]
+    pub fn of_app(mut self, app: AppId) -> Self {
+        self.app = Some(app);
+        self
+    }
+
+    /// Restricts the list to budgets of a user.
+    #[must_use]
+    pub fn of_user(mut self, user: UserId) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// Sets the maximum number.
+    #[must_use]
+    pub const fn at_most(mut self, limit: usize) -> Self {
+        self.limit = limit;
         self
     }
 }

@@ -10,14 +10,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{
-    AppendEvent, BudgetBalance, Claim, ClaimSession, CreateSession, DeleteSession, Deleted, DequeueInput,
-    EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent, FindTagged,
-    ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures, ListForks,
-    ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession, Pruned, RaiseBudgets,
-    ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims, Renewed,
-    ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionOutline,
-    SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreConnections,
-    StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope,
+    AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventSizes, FindEvent,
+    FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion, ListErasures,
+    ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions, PruneSession,
+    Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions,
+    SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize,
+    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
+    WriteScope,
 };
 use crate::error::SessionError;
 use crate::ids::{Label, SessionKey, UserId};
@@ -31,6 +32,8 @@ macro_rules! erase {
             $(fn $method(&self, request: $request) -> StoreFuture<'_, $answer>;)*
 
             fn connections(&self) -> StoreConnections;
+
+            fn reserves_with_appends(&self) -> bool;
         }
 
         impl<S: SessionStore> ErasedStore for S {
@@ -40,6 +43,10 @@ macro_rules! erase {
 
             fn connections(&self) -> StoreConnections {
                 SessionStore::connections(self)
+            }
+
+            fn reserves_with_appends(&self) -> bool {
+                SessionStore::reserves_with_appends(self)
             }
         }
 
@@ -54,6 +61,10 @@ macro_rules! erase {
             fn connections(&self) -> StoreConnections {
                 self.0.connections()
             }
+
+            fn reserves_with_appends(&self) -> bool {
+                self.0.reserves_with_appends()
+            }
         }
 
         impl<S: SessionStore> SessionStore for Arc<S> {
@@ -63,6 +74,10 @@ macro_rules! erase {
 
             fn connections(&self) -> StoreConnections {
                 S::connections(self)
+            }
+
+            fn reserves_with_appends(&self) -> bool {
+                S::reserves_with_appends(self)
             }
         }
     };
@@ -92,7 +107,7 @@ about! {
     AppendEvent, ClaimSession, DeleteSession, DequeueInput, EnqueueInput, EventSizes, FindEvent, FindTagged, GetSession,
     LabelVersion, ListForks, PruneSession, ReadInbox, ReadLabels, ReleaseClaim, RenewClaim, RewindSession, StateSize;
     CreateSession, ForkSession, ListSessions, ListUnattended, ListUsers, OutlineSessions, RenewClaims, ScopeKey, VerifySessions, WatchStore,
-    WriteScope, ReserveSpend, SettleSpend, SettleOpen, RaiseBudgets, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions, ScanSessions
+    WriteScope, ReserveSpend, SettleSpend, SettleOpen, RaiseBudgets, ListRaises, ReadBudgets, ListSpend, EraseData, ListErasures, VacuumStore, SearchSessions, ScanSessions
 }
 
 erase! {
@@ -132,6 +147,7 @@ erase! {
     settle_open: SettleOpen => u64;
     balances: ReadBudgets => Vec<BudgetBalance>;
     raise_budgets: RaiseBudgets => ();
+    raises: ListRaises => Vec<BudgetRaise>;
     spend: ListSpend => Vec<SpendRecord>;
     erase: EraseData => ErasedData;
     erasures: ListErasures => Vec<ErasureRecord>;

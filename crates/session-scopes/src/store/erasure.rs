@@ -38,8 +38,8 @@ pub enum EraseTarget {
         /// The versions of the events.
         versions: BTreeSet<u64>,
     },
-    /// A session and its forks, with those of its forks, and all that share one of its own events: events, values, inbox,
-    /// labels, idempotency keys. What it shares of its origin stays there.
+    /// A session and its forks, with those of its forks, and all that share one of its own events or its first values, or did
+    /// before retention: events, values, inbox, labels, idempotency keys. What it shares of its origin stays there.
     Session {
         /// The session.
         key: SessionKey,
@@ -68,6 +68,15 @@ impl EraseTarget {
         match self {
             EraseTarget::Events { key, .. } | EraseTarget::Session { key } => &key.app,
             EraseTarget::User { app, .. } => app,
+        }
+    }
+
+    /// The user whose content is erased, and the application.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn owner(&self) -> (&AppId, &UserId) {
+        match self {
+            EraseTarget::Events { key, .. } | EraseTarget::Session { key } => (&key.app, &key.user),
+            EraseTarget::User { app, user } => (app, user),
         }
     }
 }

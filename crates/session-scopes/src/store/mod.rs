@@ -21,8 +21,9 @@ use std::future::Future;
 
 pub use self::branches::{ForkInfo, LabelVersion, ListForks, MAX_LABELS, ReadLabels};
 pub use self::budgets::{
-    BudgetAmount, BudgetBalance, ListSpend, MAX_BUDGET_AMOUNT, MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets,
-    ReservationEnd, ReserveSpend, SettleOpen, SettleSpend, SpendAmounts, SpendRecord, SpendState,
+    AppendReservation, BudgetAmount, BudgetBalance, BudgetRaise, ListRaises, ListSpend, MAX_BUDGET_AMOUNT,
+    MAX_WINDOW_PARTS, RaiseBudgets, ReadBudgets, ReservationEnd, ReserveSpend, SettleOpen, SettleSpend,
+    SpendAmounts, SpendRecord, SpendState,
 };
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use self::claims::WorkRequest;
@@ -375,7 +376,7 @@ pub trait SessionStore: Send + Sync + 'static {
     /// Claims a session for a worker. A worker that already holds the claim gets a new one, with another
     /// token.
     ///
-    /// A store without claims keeps the default of this method and the next five. Its receipts have no claim;
+    /// A store without claims keeps the default of this method and the next six. Its receipts have no claim;
     /// a runner then works without takeover, and its inbox does not outlive it.
     ///
     /// # Errors
@@ -511,6 +512,12 @@ pub trait SessionStore: Send + Sync + 'static {
         async { Err(unsupported(BUDGETS)) }
     }
 
+    /// Whether an append also makes [its reservation](AppendEvent::reserving). By default it does not, and the runner reserves by
+    /// itself before each request. A store that wraps another one and passes its appends on returns what that one does.
+    fn reserves_with_appends(&self) -> bool {
+        false
+    }
+
     /// Ends a reservation, and returns whether it was open. One that has ended before stays as it is, so a repeated request
     /// counts once. A reply is settled [in its own append](AppendEvent::settling) instead.
     ///
@@ -549,6 +556,18 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::Unsupported`].
     fn raise_budgets(&self, request: RaiseBudgets) -> impl Future<Output = Result<(), SessionError>> + Send {
+        drop(request);
+        async { Err(unsupported(BUDGETS)) }
+    }
+
+    /// The raises of budgets, newest first: each that changed a limit.
+    ///
+    /// # Errors
+    /// [`SessionError::Unsupported`].
+    fn raises(
+        &self,
+        request: ListRaises,
+    ) -> impl Future<Output = Result<Vec<BudgetRaise>, SessionError>> + Send {
         drop(request);
         async { Err(unsupported(BUDGETS)) }
     }

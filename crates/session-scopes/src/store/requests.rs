@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use stepfold_state_core::decode;
 use stepfold_state_core::state::{Delta, StateError};
 
-use super::budgets::SettleSpend;
+use super::budgets::{AppendReservation, ReserveSpend, SettleSpend};
 use super::claims::{AppendClaim, ClaimFence, TakeOver};
 use super::origin::WriteOrigin;
 use crate::changes::SeenVersions;
@@ -799,6 +799,8 @@ pub struct AppendEvent {
     pub taken: Vec<u64>,
     /// The reservations in budgets that it ends: they are settled with the commit of the event.
     pub settled: Vec<SettleSpend>,
+    /// The reservation in budgets that it makes, for a request to a model that follows it.
+    pub reserved: Option<Box<ReserveSpend>>,
     /// The salt of its content's digest, random if `None`.
     pub salt: Option<ContentSalt>,
 }
@@ -820,6 +822,7 @@ impl AppendEvent {
             claim: None,
             taken: Vec::new(),
             settled: Vec::new(),
+            reserved: None,
             salt: None,
         }
     }
@@ -879,11 +882,34 @@ impl AppendEvent {
         self
     }
 
+    /// Reserves amounts in budgets with the commit, after the [ended](AppendEvent::settling) reservations have given theirs back:
+    /// in all of the budgets or in none. The event is committed also if the amounts do not fit; the
+    /// [receipt](Receipt::reservation) has the result. The reservation is made under the claim that the append leaves. Only a
+    /// store that [can do so](crate::SessionStore::reserves_with_appends) reserves; any other ignores it.
+    #[must_use]
+    pub fn reserving(mut self, reservation: impl Into<Option<ReserveSpend>>) -> Self {
+        self.reserved = reservation.into().map(Box::new);
+        self
+    }
+
     /// Sets the salt of its content's digest, as from a port of ids. A store without digests ignores it.
     #[must_use]
     pub fn with_salt(mut self, salt: ContentSalt) -> Self {
         self.salt = Some(salt);
         self
+    }
+
+    /// Whether it ends reservations or makes one.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn changes_budgets(&self) -> bool {
+        !self.settled.is_empty() || self.reserved.is_some()
+    }
+
+    /// Its reservation, with the token of the claim that it leaves.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn reserved_under(&self, claim: Option<&Claim>) -> Option<(&ReserveSpend, Option<u64>)> {
+        let reserved = self.reserved.as_deref()?;
+        Some((reserved, claim.map(|claim| claim.token).or(reserved.token)))
     }
 
     /// The given salt, or a random one.
@@ -926,12 +952,17 @@ pub struct Receipt {
     pub inbox: u64,
     /// The versions of the shared scopes after it; the current ones, if it was committed before.
     pub scopes: ScopeVersions,
+    /// The result of the [reservation](AppendEvent::reserving) with it. `None` if none was requested, from a store that makes
+    /// none, and of a repeated append, which does not know it: the caller [ends](crate::SessionStore::settle) the reservation
+    /// then, whether or not it exists.
+    pub reservation: Option<AppendReservation>,
 }
 
 impl Receipt {
     /// The receipt of a store without claims, inboxes and versions of scopes.
     pub fn new(event: EventId, version: u64) -> Self {
-        Receipt { event, version, claim: None, inbox: 0, scopes: ScopeVersions::default() }
+        let (scopes, reservation) = (ScopeVersions::default(), None);
+        Receipt { event, version, claim: None, inbox: 0, scopes, reservation }
     }
 
     /// Sets the versions of the shared scopes.
@@ -984,6 +1015,7 @@ impl ForkedEvent {
             claim,
             taken: Vec::new(),
             settled: Vec::new(),
+            reserved: None,
             salt: None,
         }
     }

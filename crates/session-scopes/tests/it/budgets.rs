@@ -1,16 +1,17 @@
-//! Budgets in PostgreSQL: transactions that lock their rows in one order never wait for each other in a circle.
+//! Budgets in databases: transactions of PostgreSQL that lock their rows in one order never wait for each other in a circle,
+//! and negative sums of earlier versions let nothing more through.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use stepfold_session_scopes::{
     Author, BudgetAmount, BudgetId, ClaimSession, EraseData, EraseTarget, ErasureId, ErrorKind,
-    PostgresStore, ReservationEnd, ReservationId, ReserveSpend, SessionKey, SessionStore, SettleSpend,
-    SpendAmounts, WorkerId,
+    PostgresStore, ReadBudgets, ReservationEnd, ReservationId, ReserveSpend, SessionError, SessionKey,
+    SessionStore, SettleSpend, SpendAmounts, WorkerId,
 };
 use tokio_postgres::NoTls;
 
-use crate::scenario::{at, create};
+use crate::scenario::{address_in, at, create, open};
 use crate::server::server;
 
 const BUDGETS: [&str; 4] = ["b1", "b2", "b3", "b4"];
@@ -120,4 +121,77 @@ async fn reservations_that_settle_earlier_claims_make_no_deadlock() {
         join_all(turns).await.into_iter().for_each(|turn| turn.unwrap());
     }
     assert_eq!(deadlocks(&address).await, 0);
+}
+
+/// The sums of rows as an earlier version could leave them.
+const SUMS: [i64; 4] = [-1_000_000, -1, 0, 7];
+/// The limit of the budgets that have them.
+const LIMIT: u64 = 20;
+
+/// The statements that write a row for each pair of sums.
+fn rows_of_earlier_versions() -> String {
+    let pairs = SUMS.iter().flat_map(|settled| SUMS.map(|reserved| (*settled, reserved)));
+    let row = |(settled, reserved): (i64, i64)| {
+        format!(
+            "INSERT INTO stepfold_budgets (budget, settled, reserved) \
+             VALUES ('{settled} {reserved}', {settled}, {reserved}); "
+        )
+    };
+    pairs.map(row).collect()
+}
+
+fn counted(sum: i64) -> u64 {
+    u64::try_from(sum).unwrap_or(0)
+}
+
+/// For any stored sums, what fits is the limit without those that are positive: alone, and beside another part of a window.
+async fn negative_sums_count_as_nothing(store: &impl SessionStore) {
+    create(store, &key(0)).await;
+    let reserving = |id: &str, amount: BudgetAmount| {
+        let id = ReservationId::new(id).unwrap();
+        let request = ReserveSpend::new(id, key(0), "test/model", SpendAmounts::new(1, 1, None), at(0));
+        request.with([amount])
+    };
+    for (settled, reserved) in SUMS.iter().flat_map(|settled| SUMS.map(|reserved| (*settled, reserved))) {
+        let name = format!("{settled} {reserved}");
+        let budget = BudgetId::new(name.as_str()).unwrap();
+        let (spent, open) = (counted(settled), counted(reserved));
+        let room = LIMIT - spent - open;
+        for is_beside in [true, false] {
+            let amount = |amount: u64| match is_beside {
+                true => BudgetAmount::new(BudgetId::new(format!("{name} beside")).unwrap(), amount, LIMIT)
+                    .beside([budget.clone()]),
+                false => BudgetAmount::new(budget.clone(), amount, LIMIT),
+            };
+            let id = format!("{name} {is_beside}");
+            store.reserve(reserving(&id, amount(room))).await.unwrap();
+            let refused = store.reserve(reserving(&format!("{id} refused"), amount(1))).await;
+            assert!(
+                matches!(refused, Err(SessionError::BudgetExhausted { .. })),
+                "{name}, beside {is_beside}: {refused:?}"
+            );
+            let end = if is_beside { ReservationEnd::Release } else { ReservationEnd::Estimate };
+            store.settle(SettleSpend::new(ReservationId::new(id).unwrap(), end)).await.unwrap();
+        }
+        let found = &store.balances(ReadBudgets::new([budget])).await.unwrap()[0];
+        assert_eq!((found.settled, found.reserved), (spent + room, open), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn negative_sums_of_earlier_versions_let_nothing_more_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = address_in(folder.path());
+    let store = open(&address).await;
+    let file = rusqlite::Connection::open(&address).unwrap();
+    file.execute_batch(&rows_of_earlier_versions()).unwrap();
+    negative_sums_count_as_nothing(&store).await;
+
+    let Some(server) = server() else { return };
+    let address = server.database("negative_budgets").await;
+    let store = PostgresStore::open(address.as_str()).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&address, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&rows_of_earlier_versions()).await.unwrap();
+    negative_sums_count_as_nothing(&store).await;
 }

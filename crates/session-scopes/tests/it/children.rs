@@ -7,6 +7,7 @@ use stepfold_session_scopes::{CreateSession, ForkSession, Label, SessionId, Sess
 
 use crate::claims;
 use crate::erasure;
+use crate::keys;
 use crate::scenario::{append, at, create, get, key, open, schema, writing};
 
 const PART: &str = "STEPFOLD_TEST_PART";
@@ -35,6 +36,7 @@ async fn child() {
         "claim" => claims::claim_all(number, address).await,
         "erase" => erasure::erase_for_ever(number, address).await,
         "hold" => claims::append_until_lost(number, address).await,
+        "rotate" => keys::rotate_for_ever(address).await,
         other => panic!("nobody plays {other}"),
     }
 }

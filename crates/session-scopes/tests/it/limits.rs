@@ -12,14 +12,15 @@ use std::time::Duration;
 use serde_json::json;
 use stepfold_session_scopes::{
     AppendClaim, AppendEvent, Claim, ClaimSession, CreateSession, ErrorKind, PostgresOptions, PostgresStore,
-    RenewClaims, SessionError, SessionSchema, SessionStore, TakeOver, VerifySessions, WorkerId,
+    PruneBound, PruneSession, RenewClaims, SessionError, SessionSchema, SessionStore, TakeOver,
+    VerifySessions, WorkerId,
 };
 use stepfold_state_core::state::{Handler, Schema};
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 use tokio_postgres::NoTls;
 
-use crate::scenario::{append, at, create, event, get, key, writing};
+use crate::scenario::{append, at, create, event, get, key, schema, writing};
 use crate::server::{check_missing, server};
 
 /// A second connection holds the row of the session, or of the app, and does nothing.
@@ -379,4 +380,32 @@ fn a_test_that_needs_postgres_fails_on_ci_without_it() {
 #[test]
 fn a_test_that_needs_postgres_is_skipped_elsewhere() {
     check_missing(false);
+}
+
+/// Items of a list that was removed go with its events, unless the rewinds of its sessions are too many to read.
+#[tokio::test]
+async fn a_deletion_reads_a_bounded_number_of_rewinds() {
+    let Some(server) = server() else { return };
+    let url = server.database("rewinds").await;
+    let store = PostgresStore::open(&url).await.unwrap();
+    create(&store, &key("s")).await;
+    for version in 0..3 {
+        append(&store, &key("s"), version, writing(version, &[("list", json!(["item"]))])).await.unwrap();
+    }
+    let removal = [schema().schema().removal("list").unwrap()].into_iter().collect();
+    append(&store, &key("s"), 3, event("removed").with_delta(removal)).await.unwrap();
+    append(&store, &key("s"), 4, event("last")).await.unwrap();
+    let rows = "INSERT INTO stepfold_rewinds SELECT s.number, it, 0, 0, 0, 0 \
+                FROM stepfold_sessions s, generate_series(10, 100010) AS it";
+    server.run("rewinds", rows).await;
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    for (bound, left) in [(4, 3), (5, 0)] {
+        store.prune(PruneSession::new(key("s"), PruneBound::Version(bound))).await.unwrap();
+        let items = client.query_one("SELECT COUNT(*) FROM stepfold_items", &[]).await.unwrap();
+        assert_eq!(items.get::<_, i64>(0), left, "{bound}");
+        server.run("rewinds", "DELETE FROM stepfold_rewinds").await;
+    }
+    drop(client);
+    driver.await.unwrap().unwrap();
 }

@@ -66,6 +66,7 @@ fn of_storage() -> Vec<SessionError> {
     vec![
         SessionError::Stored { what: "event".to_owned(), source: broken },
         SessionError::NewerFormat { what: "event", found: 9, supported: 1 },
+        SessionError::OlderFormat { what: "session tables", found: 7, current: 8 },
         SessionError::OtherLayout { what: "session tables", format: 1, missing: "table x".to_owned() },
         SessionError::ForeignTable { table: "stepfold_meta".to_owned() },
         SessionError::Unavailable { what: "read or write", source: source() },

@@ -1,14 +1,17 @@
 //! What many tests begin with: a schema, events, a store in a folder.
 
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 use stepfold_session_scopes::{
-    AnyStore, AppendEvent, Author, CreateSession, Event, EventId, GetSession, InvocationId, PostgresStore,
-    Receipt, Session, SessionError, SessionKey, SessionSchema, SessionStore, SqliteStore, Timestamp,
+    AnyStore, AppendEvent, Author, CreateSession, Event, EventId, GetSession, InvocationId, Receipt, Session,
+    SessionError, SessionKey, SessionSchema, SessionStore, Timestamp,
 };
 use stepfold_state_core::state::{Handler, Schema};
+
+use crate::keys::key_file;
+use crate::sealed;
 
 /// Made once, as a program does.
 pub(crate) fn schema() -> SessionSchema {
@@ -73,12 +76,13 @@ pub(crate) fn key(id: impl ToString) -> SessionKey {
     SessionKey::new("app", "alice", id.to_string()).unwrap()
 }
 
-/// Opens a store by its address: one of PostgreSQL, or the path of a file.
+/// Opens a store by its path or URL, and, after `|`, the file of its key ring.
 pub(crate) async fn open(address: &str) -> AnyStore {
-    if address.starts_with("postgres://") {
-        AnyStore::new(PostgresStore::open(address).await.unwrap())
-    } else {
-        AnyStore::new(SqliteStore::open(address).unwrap())
+    match address.split_once('|') {
+        None => sealed::open_at(address, None, false).await.unwrap(),
+        Some((address, ring)) => {
+            sealed::open_at(address, Some(Arc::new(key_file(ring))), false).await.unwrap()
+        }
     }
 }
 

@@ -9,14 +9,15 @@ use stepfold_session_scopes::{
     SearchSessions, SessionError, SessionKey, SessionStore, SqliteOptions, SqliteStore, UserId,
 };
 use stepfold_state_core::chat::{Message, Role, ToolCall, ToolResult};
-use stepfold_state_core::search_words;
+use stepfold_state_core::{search_word_hash, search_words};
+use tokio_postgres::NoTls;
 
 use crate::random::Random;
 use crate::scenario::{at, create, event, key, schema};
 use crate::server::server;
 
 /// Words of several kinds: with plurals, in identifiers, numbers, of scripts without spaces, rare and common ones.
-const WORDS: [&str; 18] = [
+const WORDS: [&str; 22] = [
     "bakery",
     "Bakeries",
     "fee",
@@ -30,6 +31,10 @@ const WORDS: [&str; 18] = [
     "the",
     "of",
     "Größe",
+    "Gro\u{308}ße",
+    "\u{1112}\u{1161}\u{11ab}\u{1100}\u{1173}\u{11af}",
+    "한글",
+    "हिन्दी",
     "HTTPServer",
     "stall",
     "stall",
@@ -292,6 +297,72 @@ async fn long_sessions_are_found_whole() {
     assert_eq!(last, 5_800, "all are indexed");
 }
 
+/// A word is found however it and the query were typed, from the index and from events, by all stores.
+#[tokio::test]
+async fn canonical_forms_of_a_word_find_each_other() {
+    async fn found(store: &impl SessionStore, events: u64) -> Vec<Vec<u64>> {
+        let session = key(format!("s{events}"));
+        create(store, &session).await;
+        let texts = [
+            "café",
+            "cafe\u{301}",
+            "한글",
+            "\u{1112}\u{1161}\u{11ab}\u{1100}\u{1173}\u{11af}",
+            "हिन्दी",
+            "हिन",
+        ];
+        for number in 0..events {
+            let text = texts.get(usize::try_from(number).unwrap()).copied().unwrap_or("other");
+            let event = event(format!("e{number}")).with_message(Message::user(format!("the {text}, said")));
+            store.append(AppendEvent::new(session.clone(), Expected::Any, event, &schema())).await.unwrap();
+        }
+        let mut found = Vec::new();
+        for word in texts {
+            let request = SearchSessions::in_session(session.clone(), word);
+            let mut versions: Vec<u64> =
+                store.search(request).await.unwrap().iter().map(|found| found.version).collect();
+            versions.sort_unstable();
+            found.push(versions);
+        }
+        found
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
+    for events in [6, 100] {
+        let expected: [&[u64]; 6] = [&[1, 2], &[1, 2], &[3, 4], &[3, 4], &[5], &[6]];
+        assert_eq!(found(&MemoryStore::new(), events).await, expected);
+        assert_eq!(found(&file, events).await, expected);
+        if let Some(server) = server() {
+            let address = server.database(&format!("search_forms_{events}")).await;
+            assert_eq!(found(&PostgresStore::open(address).await.unwrap(), events).await, expected);
+        }
+    }
+}
+
+/// Some events have thousands of messages, as imported ones may.
+#[tokio::test]
+async fn every_message_of_a_large_event_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SqliteStore::open(folder.path().join("sessions.db")).unwrap();
+    let memory = MemoryStore::new();
+    create(&file, &key("s")).await;
+    create(&memory, &key("s")).await;
+    for number in 0..20_u64 {
+        let messages = if number == 7 { 5_000 } else { 1 };
+        let said = |place: u64| Message::user(format!("word{number}x{place} every"));
+        let event = (0..messages).map(said).fold(event(format!("e{number}")), Event::with_message);
+        let append = AppendEvent::new(key("s"), Expected::Any, event, &schema());
+        file.append(append.clone()).await.unwrap();
+        memory.append(append).await.unwrap();
+    }
+    for word in ["word7x0", "word7x1023", "word7x1024", "word7x4999", "word19x0", "every"] {
+        let request = || SearchSessions::in_session(key("s"), word);
+        let found = told(&file.search(request()).await.unwrap());
+        assert_eq!(found.len(), if word == "every" { 10 } else { 1 }, "{word}");
+        assert_eq!(told(&memory.search(request()).await.unwrap()), found, "{word}");
+    }
+}
+
 /// Damage to an index is no loss: it is built again.
 #[tokio::test]
 async fn a_damaged_index_is_built_again() {
@@ -314,6 +385,8 @@ async fn a_damaged_index_is_built_again() {
     let damages = [
         "UPDATE stepfold_search_parts SET body = x'00' WHERE shard = 0",
         "UPDATE stepfold_search_parts SET body = x'' WHERE shard > 0",
+        // A block of an earlier form has no number of it.
+        "UPDATE stepfold_search_parts SET body = substr(body, 3) WHERE shard = 0",
         "UPDATE stepfold_search_parts SET after = 7",
         "UPDATE stepfold_search_parts SET last = last - 1",
         "DELETE FROM stepfold_search_parts WHERE shard > 20",
@@ -390,18 +463,49 @@ async fn races(store: impl SessionStore, other: impl SessionStore) {
     }
 }
 
+/// No part of an index has a word that was taken away, read from the bytes of the tables.
+fn has_no_marker(bodies: &[Vec<u8>]) {
+    for round in 0..12 {
+        let hash = search_word_hash(&format!("marker{round}")).to_be_bytes();
+        let has_it = |body: &Vec<u8>| body.windows(6).any(|bytes| *bytes == hash[2..]);
+        assert!(!bodies.iter().any(has_it), "round {round}");
+    }
+    // Others are there, so that the bytes of a word are known.
+    let hash = search_word_hash("left").to_be_bytes();
+    assert!(bodies.iter().any(|body| body.windows(6).any(|bytes| *bytes == hash[2..])));
+}
+
+/// A session whose words stay in an index.
+async fn keep_one(store: &impl SessionStore) {
+    create(store, &key("kept")).await;
+    for number in 0..90 {
+        let event = event(number).with_message(Message::user(format!("left {number}")));
+        store.append(AppendEvent::new(key("kept"), Expected::Any, event, &schema())).await.unwrap();
+    }
+    assert_eq!(store.search(SearchSessions::in_session(key("kept"), "left")).await.unwrap().len(), 10);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_indexed_that_was_taken_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sessions.db");
     races(SqliteStore::open(&path).unwrap(), SqliteStore::open(&path).unwrap()).await;
+    keep_one(&SqliteStore::open(&path).unwrap()).await;
     let connection = rusqlite::Connection::open(&path).unwrap();
+    let mut bodies = connection.prepare("SELECT body FROM stepfold_search_parts").unwrap();
+    let bodies = bodies.query_map([], |row| row.get(0)).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+    has_no_marker(&bodies);
     let left = "SELECT COUNT(*) FROM stepfold_search_parts WHERE number NOT IN (SELECT number FROM stepfold_sessions)";
     assert_eq!(connection.query_row(left, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
     let Some(server) = server() else { return };
     let address = server.database("search_races").await;
     let (one, other) = (PostgresStore::open(&*address), PostgresStore::open(&*address));
     races(one.await.unwrap(), other.await.unwrap()).await;
+    keep_one(&PostgresStore::open(&*address).await.unwrap()).await;
+    let (client, connection) = tokio_postgres::connect(&address, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let rows = client.query("SELECT body FROM stepfold_search_parts", &[]).await.unwrap();
+    has_no_marker(&rows.iter().map(|row| row.get(0)).collect::<Vec<Vec<u8>>>());
 }
 
 /// One damaged session of a user does not hide the others.

@@ -46,6 +46,8 @@ pub(crate) fn programs() -> Option<PathBuf> {
 
 pub(crate) struct Server {
     port: u16,
+    #[allow(dead_code, reason = "another crate's tests include this file and make no dump")]
+    programs: PathBuf,
     #[allow(dead_code, reason = "another crate's tests include this file and read no raw files")]
     folder: PathBuf,
     /// Held for its pipe: the server stops when it closes.
@@ -87,7 +89,10 @@ impl Server {
             }
         }
         thread::spawn(move || lines.for_each(drop));
-        Server { port, folder, _watch: watch }
+        // The programs may be links to those of a folder that has all.
+        let linked = programs.join("initdb").canonicalize().unwrap();
+        let programs = linked.parent().unwrap().to_owned();
+        Server { port, programs, folder, _watch: watch }
     }
 
     /// The files of the tables of all databases, their indexes and long values; not the log.
@@ -96,7 +101,30 @@ impl Server {
         self.folder.join("data/base")
     }
 
-    fn url_of(&self, database: &str) -> String {
+    /// All files of the server, with its log of writes.
+    #[allow(dead_code, reason = "another crate's tests include this file and read no raw files")]
+    pub(crate) fn all_files(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Writes the content of a database to a file, as a backup does.
+    #[allow(dead_code, reason = "another crate's tests include this file and make no dump")]
+    pub(crate) fn dump(&self, database: &str, path: &Path) {
+        let mut command = Command::new(self.programs.join("pg_dump"));
+        command.arg("--file").arg(path).arg(self.url_of(database));
+        assert!(command.status().unwrap().success());
+    }
+
+    /// Makes a database of such a file.
+    #[allow(dead_code, reason = "another crate's tests include this file and make no dump")]
+    pub(crate) async fn restore(&self, database: &str, path: &Path) {
+        self.database(database).await;
+        let mut command = Command::new(self.programs.join("psql"));
+        command.args(["--quiet", "--output", "/dev/null", "-v", "ON_ERROR_STOP=1", "--file"]).arg(path);
+        assert!(command.arg(self.url_of(database)).status().unwrap().success());
+    }
+
+    pub(crate) fn url_of(&self, database: &str) -> String {
         format!("postgres://stepfold@127.0.0.1:{}/{database}", self.port)
     }
 

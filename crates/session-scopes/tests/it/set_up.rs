@@ -1,8 +1,12 @@
 //! Starting: many at once, foreign tables, newer tables, connections that went away.
 
 use futures_util::future::join_all;
-use stepfold_session_scopes::{ErrorKind, PostgresStore, SessionError, SqliteStore};
+use stepfold_session_scopes::{
+    ErrorKind, ListRaises, PostgresOptions, PostgresStore, SearchSessions, SessionError, SessionStore as _,
+    SqliteOptions, SqliteStore,
+};
 
+use crate::keys::memory_ring;
 use crate::scenario::{append, create, event, get, key};
 use crate::server::server;
 
@@ -28,6 +32,29 @@ async fn many_instances_set_a_database_up_at_once() {
     for store in join_all((0..16).map(|_| PostgresStore::open(url.clone()))).await {
         store.unwrap().check().await.unwrap();
     }
+}
+
+/// A transaction that writes to one table after the other does not wait for a set-up that waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_ring_and_a_long_transaction_do_not_wait_for_each_other() {
+    let Some(server) = server() else { return };
+    let url = server.database("ring_lock").await;
+    let store = PostgresStore::open(url.clone()).await.unwrap();
+    create(&store, &key("s")).await;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    let driver = tokio::spawn(connection);
+    client.batch_execute("BEGIN; LOCK TABLE stepfold_inbox IN ROW EXCLUSIVE MODE").await.unwrap();
+    let options = PostgresOptions::new(&url).key_ring(memory_ring());
+    let opened = tokio::spawn(async move { options.open().await });
+    let waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'stepfold_inbox'::regclass";
+    while client.query(waits, &[]).await.unwrap().is_empty() {}
+    // The set-up has the lock of this table.
+    client.batch_execute("LOCK TABLE stepfold_events IN ROW EXCLUSIVE MODE; COMMIT").await.unwrap();
+    opened.await.unwrap().unwrap();
+    let error = append(&store, &key("s"), 0, event("e1")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Sealed, "{error:?}");
+    drop(client);
+    driver.await.unwrap().unwrap();
 }
 
 #[test]
@@ -74,13 +101,76 @@ async fn newer_tables_are_refused() {
     SqliteStore::open(&path).unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE stepfold_meta SET format = 99").unwrap();
     let error = SqliteStore::open(&path).unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 7, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 9, .. }), "{error:?}");
     let Some(server) = server() else { return };
     let url = server.database("newer").await;
     PostgresStore::open(url.clone()).await.unwrap();
     server.run("newer", "UPDATE stepfold_meta SET format = 99").await;
     let error = PostgresStore::open(url).await.unwrap_err();
-    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 7, .. }), "{error:?}");
+    assert!(matches!(error, SessionError::NewerFormat { found: 99, supported: 9, .. }), "{error:?}");
+}
+
+/// Reading makes and upgrades nothing, and writes nothing.
+#[tokio::test]
+async fn a_database_that_is_read_only_stays_as_it_is() {
+    let Some(server) = server() else { return };
+    let url = server.database("only_read").await;
+    for options in [PostgresOptions::new(&url).read_only(), PostgresOptions::new(&url).must_exist()] {
+        let error = options.open().await.unwrap_err();
+        assert!(matches!(&error, SessionError::NoStore { .. }), "{error:?}");
+        assert!(error.to_string().contains("only_read") && !error.to_string().contains("://"), "{error}");
+    }
+    let store = PostgresStore::open(url.clone()).await.unwrap();
+    create(&store, &key("s")).await;
+    append(&store, &key("s"), 0, event("e1")).await.unwrap();
+    let reader = PostgresOptions::new(&url).read_only().open().await.unwrap();
+    assert_eq!(get(&reader, &key("s")).await.version, 1);
+    let error = append(&reader, &key("s"), 1, event("e2")).await.unwrap_err();
+    assert!(matches!(error, SessionError::ReadOnly), "{error:?}");
+    let found = reader.search(SearchSessions::in_session(key("s"), "word")).await;
+    assert!(found.is_ok(), "{found:?}");
+    assert_eq!(get(&store, &key("s")).await.version, 1);
+
+    // Tables of an earlier version are read where that is possible, and stay.
+    let seventh = "DROP TABLE stepfold_raises; ALTER TABLE stepfold_meta DROP COLUMN ring; UPDATE stepfold_meta SET format = 7";
+    server.run("only_read", seventh).await;
+    let reader = PostgresOptions::new(&url).read_only().open().await.unwrap();
+    assert_eq!(get(&reader, &key("s")).await.version, 1);
+    let error = reader.raises(ListRaises::new()).await.unwrap_err();
+    assert!(matches!(error, SessionError::OlderFormat { found: 7, .. }), "{error:?}");
+    server.run("only_read", "UPDATE stepfold_meta SET format = 2").await;
+    let error = PostgresOptions::new(&url).read_only().open().await.unwrap_err();
+    assert!(matches!(error, SessionError::OlderFormat { found: 2, .. }), "{error:?}");
+    server.run("only_read", "UPDATE stepfold_meta SET format = 7").await;
+    PostgresOptions::new(&url).must_exist().open().await.unwrap();
+    let newest = PostgresOptions::new(&url).read_only().open().await;
+    assert!(newest.is_ok(), "{newest:?}");
+}
+
+/// A file of an earlier version is read as it is; what that version did not have is not there, and not a damage.
+#[tokio::test]
+async fn a_read_of_an_earlier_file_says_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sessions.db");
+    let store = SqliteStore::open(&path).unwrap();
+    create(&store, &key("s")).await;
+    drop(store);
+    let earlier = "DROP TABLE stepfold_raises; UPDATE stepfold_meta SET format = 7";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(earlier).unwrap();
+    let reader = SqliteOptions::new(&path).read_only().open().unwrap();
+    assert_eq!(get(&reader, &key("s")).await.version, 0);
+    let error = reader.raises(ListRaises::new()).await.unwrap_err();
+    assert!(matches!(error, SessionError::OlderFormat { found: 7, .. }), "{error:?}");
+}
+
+/// A database that accepts no connections for now is not broken.
+#[tokio::test]
+async fn a_database_that_accepts_no_connections_may_do_so_later() {
+    let Some(server) = server() else { return };
+    let url = server.database("closed_for_now").await;
+    server.run("postgres", "ALTER DATABASE closed_for_now WITH ALLOW_CONNECTIONS false").await;
+    let error = PostgresStore::open(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error:?}");
 }
 
 /// A file of another line of development has the number of our version as well.
@@ -100,7 +190,7 @@ fn tables_of_another_layout_are_refused() {
         SqliteStore::open(&path).unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
         let error = SqliteStore::open(&path).unwrap_err();
-        assert!(matches!(&error, SessionError::OtherLayout { format: 7, .. }), "{error:?}");
+        assert!(matches!(&error, SessionError::OtherLayout { format: 9, .. }), "{error:?}");
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert!(error.to_string().contains(missing), "{error}");
     }

@@ -29,6 +29,7 @@ mod pieces;
 mod price;
 mod reply;
 mod server_tool;
+mod stored_text;
 mod wire;
 
 mod error;
@@ -54,6 +55,7 @@ pub use reply::{
 };
 pub use request::{ChatRequest, ModelParams, OmittedTool, ResponseFormat, ServerTool, ToolChoice, ToolSpec};
 pub use server_tool::ServerToolUse;
+pub use stored_text::StoredText;
 pub use tool::{Arguments, ToolCall, ToolContent, ToolResult};
 pub use transcript::{MessageIter, Transcript};
 pub use turns::{Span, Step, Steps, Turn, Turns};

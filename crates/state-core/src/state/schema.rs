@@ -275,6 +275,30 @@ impl Schema {
         Schema(Arc::new(inner))
     }
 
+    /// The same keys, with their handlers and defaults, for values of any type; undeclared keys are accepted. It reads and
+    /// folds what was written under an earlier schema of the same keys.
+    ///
+    /// # Examples
+    /// ```
+    /// use stepfold_state_core::state::{Handler, Schema};
+    ///
+    /// let schema = Schema::builder().key::<Vec<i64>>("numbers").build()?;
+    /// assert!(schema.write("numbers", "seven").is_err());
+    /// let untyped = schema.untyped();
+    /// assert_eq!(untyped.write("numbers", "seven")?.handler(), Some(&Handler::merge_lists()));
+    /// # Ok::<(), stepfold_state_core::state::StateError>(())
+    /// ```
+    #[must_use]
+    pub fn untyped(&self) -> Self {
+        let mut inner = (*self.0).clone();
+        let any = undeclared_key();
+        for key in &mut inner.keys {
+            key.value_type = Arc::clone(&any.value_type);
+        }
+        inner.undeclared = Some(any);
+        Schema(Arc::new(inner))
+    }
+
     /// Creates a write with the key's own handler, checked as far as possible without the current value.
     ///
     /// # Errors

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 pub(crate) enum Response {
     /// Answers with JSON, and with these header lines, each of which ends with CRLF.
     Json(Value, &'static str),
+    /// Answers with this status and JSON.
+    Status(u16, Value),
     /// Answers 202, without a body.
     Accepted,
     /// Answers with a stream of events, which the function keeps.
@@ -66,6 +68,15 @@ fn connection(mut stream: TcpStream, answer: &dyn Fn(&str, &Value) -> Response) 
             Response::Json(body, header) => {
                 let (head, body) = ("HTTP/1.1 200 OK\r\ncontent-type: application/json", body.to_string());
                 write!(stream, "{head}\r\n{header}content-length: {}\r\n\r\n{body}", body.len()).ok()?;
+            }
+            Response::Status(status, body) => {
+                let (head, body) = ("content-type: application/json", body.to_string());
+                write!(
+                    stream,
+                    "HTTP/1.1 {status} No\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+                .ok()?;
             }
             Response::Accepted => {
                 stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n").ok()?;

@@ -18,3 +18,7 @@ mod installed;
 mod mcp;
 mod mcp_changes;
 mod otel;
+#[cfg(all(feature = "anthropic", feature = "gemini", feature = "openai", feature = "test-kit"))]
+mod prompt_cache;
+#[cfg(all(feature = "anthropic", feature = "check", feature = "gemini", feature = "openai"))]
+mod too_long;

@@ -137,7 +137,10 @@ async fn the_list_that_a_model_saw_is_in_the_record_and_a_run_replays() {
     remote.describe("Orders. Ask for the card's number first.");
     server.stop().await;
     let divergence = begin().replay_with_tools(&events, |_| true).await.unwrap_err().to_string();
-    assert!(divergence.contains(r#"replayed [[0,{"ask":"rule"}]]"#), "{divergence}");
+    assert!(
+        divergence.contains(r#"replayed [[0,{"ask":{"reason":"rule","inputs_from_state":[],"definition":"#),
+        "{divergence}"
+    );
     let other = agent.to_builder().tools(Remote::start("Sells.").1.toolset()).build().unwrap();
     let run = Run::new(&other, "tea, please", outcome.run().id()).unwrap();
     let divergence = run.replay_with_tools(&events, |_| true).await.unwrap_err().to_string();

@@ -307,6 +307,22 @@ fn a_question_of_a_tool_is_shown_with_the_schema_of_its_answer() {
     .assert_eq(&approval(request, DisplayForm::Log).to_plain().replace(digest, "DIGEST"));
 }
 
+/// An outcome that comes later asks for no decision.
+#[test]
+fn an_outcome_that_comes_later_is_not_a_question() {
+    let taxi =
+        async |context: ToolContext| Ok::<_, ToolError>(context.later("taxi").message("a taxi").outcome()?);
+    let taxi = Tool::new("taxi", "Orders.", taxi).build().unwrap();
+    let model = Scripted::conversation("assistant: > c1 taxi()").unwrap();
+    let agent = Agent::builder(model).tools([taxi]).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let outcome = runtime.block_on(agent.run("a taxi").into_future()).unwrap();
+    let request = &outcome.pending()[0];
+    let (_, digest) = request.id.split_once('#').unwrap();
+    expect!["waits for the outcome of c1/taxi#DIGEST: taxi: a taxi"]
+        .assert_eq(&approval(request, DisplayForm::Log).to_plain().replace(digest, "DIGEST"));
+}
+
 #[test]
 fn a_live_line_says_what_is_at_work_and_since_when() {
     let mut view = RunView::new(DisplayForm::Terminal { width: 80 });

@@ -7,6 +7,9 @@ mod parts;
 #[cfg(feature = "search")]
 mod recall;
 #[cfg(feature = "search")]
+mod recall_index;
+pub mod recall_parts;
+#[cfg(feature = "search")]
 mod search;
 #[cfg(feature = "search")]
 mod search_index;

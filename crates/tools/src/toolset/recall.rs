@@ -4,16 +4,18 @@
 //! past, never what a rewind has taken back, and nothing of another session. What they find is the outcome of a call, so a
 //! replay needs no index.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use bm25::{Embedder, EmbedderBuilder, Embedding, Scorer, TokenEmbedder, TokenEmbedding};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stepfold_state_core::chat::{Message, Role, Transcript};
-use stepfold_state_core::{search_excerpt, searched_text};
 
-use super::search_index::{WordTokenizer, query_words};
+use super::recall_index::RecallIndexes;
+use super::recall_parts::{
+    describe_found, found_limit, no_words, read_parameters, read_part, search_parameters,
+};
+use super::search_index::query_words;
 use super::toolset::Toolset;
 use crate::context::ToolContext;
 use crate::error::{BuildError, ToolError};
@@ -24,18 +26,8 @@ use crate::tool::Tool;
 /// The name of the tool that searches.
 pub const RECALL_SEARCH: &str = "recall_search";
 
-const DEFAULT_FOUND: usize = 5;
-const MAX_FOUND: usize = 20;
 /// The characters of an excerpt.
 const EXCERPT: usize = 240;
-/// The characters that one call reads by default, and at most.
-const DEFAULT_READ: usize = 4_000;
-const MAX_READ: usize = 16_000;
-/// The conversations whose index is kept, and the words in these together.
-const MAX_INDEXES: usize = 16;
-const MAX_WORDS: usize = 8_000_000;
-/// The average length that BM25 compares lengths with, in words.
-const AVERAGE_WORDS: f32 = 100.0;
 
 /// Two tools with which a model looks back into its conversation: `recall_search` finds messages that it is not shown any
 /// more, by their words, and `recall_read` reads one, or a result that was [cleared], in parts.
@@ -93,7 +85,7 @@ pub fn recall_tools() -> Result<Toolset, BuildError> {
         "Reads an earlier message of this conversation, or a result that is no longer shown.",
         read,
     );
-    let tools = [search.parameters(search_parameters()), read.parameters(read_parameters())];
+    let tools = [search.parameters(search_parameters()), read.parameters(read_parameters(&places(), &[]))];
     // NOTE: They read the state of the call and nothing else.
     let tools = tools.map(|tool| tool.effect(Effect::Pure).build());
     Ok(tools.into_iter().collect::<Result<Vec<Tool>, BuildError>>()?.into())
@@ -105,21 +97,6 @@ struct SearchArguments {
     limit: Option<usize>,
 }
 
-fn search_parameters() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "query": {"type": "string", "description": "A few words of what is sought: names, numbers, terms."},
-            "limit": {
-                "type": ["integer", "null"],
-                "minimum": 1,
-                "description": format!("How many messages to find; {DEFAULT_FOUND} by default, at most {MAX_FOUND}."),
-            },
-        },
-        "required": ["query"],
-    })
-}
-
 #[derive(Deserialize, JsonSchema)]
 struct ReadArguments {
     message: Option<usize>,
@@ -129,20 +106,14 @@ struct ReadArguments {
     characters: Option<usize>,
 }
 
-fn read_parameters() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "message": {"type": ["integer", "null"], "minimum": 0, "description": "The number of the message, as a search gives it."},
-            "call_id": {"type": ["string", "null"], "description": "Or the id of the call whose result is read."},
-            "from": {"type": "integer", "minimum": 0, "description": "The first character to read; 0 by default."},
-            "characters": {
-                "type": ["integer", "null"],
-                "minimum": 1,
-                "description": format!("How many characters to read; {DEFAULT_READ} by default, at most {MAX_READ}."),
-            },
-        },
-    })
+/// The parameters that say which message is read.
+fn places() -> [(&'static str, Value); 2] {
+    let message = "The number of the message, as a search gives it.";
+    let call = "Or the id of the call whose result is read.";
+    [
+        ("message", json!({"type": ["integer", "null"], "minimum": 0, "description": message})),
+        ("call_id", json!({"type": ["string", "null"], "description": call})),
+    ]
 }
 
 fn search(
@@ -152,11 +123,9 @@ fn search(
 ) -> Result<Value, ToolError> {
     let words = query_words(&arguments.query);
     if words.is_empty() {
-        return Err(ToolError::permanent(
-            "the query has no words to search for; name what is sought: a person, a number, a term",
-        ));
+        return Err(no_words());
     }
-    let limit = arguments.limit.unwrap_or(DEFAULT_FOUND).clamp(1, MAX_FOUND);
+    let limit = found_limit(arguments.limit);
     let log = context.state().messages();
     let ranked = indexes.search(log, &words);
     let found = ranked.into_iter().filter(|index| !context.is_shown(*index)).take(limit);
@@ -169,31 +138,31 @@ fn search(
     Ok(json!({"found": found}))
 }
 
-/// A found message: its number, whose it is, its length, and the part with most of the words.
+/// A found message: its number, and the id of the call whose result it is.
 fn described(index: usize, message: &Message, words: &[String]) -> Value {
-    let text = searched_text(message);
-    let mut described = Map::new();
-    described.insert("message".to_owned(), index.into());
-    described.insert("of".to_owned(), message.role().as_str().into());
+    let mut place = Map::from_iter([("message".to_owned(), index.into())]);
     if let Some(result) = message.tool_result() {
-        described.insert("tool".to_owned(), result.name().into());
-        described.insert("call_id".to_owned(), result.call_id().into());
+        place.insert("call_id".to_owned(), result.call_id().into());
     }
-    described.insert("characters".to_owned(), text.chars().count().into());
-    described.insert("excerpt".to_owned(), search_excerpt(&text, words, EXCERPT).into());
-    described.into()
+    describe_found(place, message, words, EXCERPT)
 }
 
 fn read(arguments: &ReadArguments, log: &Transcript) -> Result<Value, ToolError> {
+    let mut place = Map::new();
     let (index, message) = match (&arguments.call_id, arguments.message) {
         (Some(id), _) => {
             let is_result =
                 |message: &Message| message.tool_result().is_some_and(|result| result.call_id() == id);
-            let mut results = (0..log.len()).zip(log.iter()).rev();
-            let found = results.find(|(_, message)| is_result(message));
-            found.ok_or_else(|| {
+            let mut results = (0..log.len()).zip(log.iter()).rev().filter(|(_, message)| is_result(message));
+            let found = results.next().ok_or_else(|| {
                 ToolError::permanent(format!("no result of a call {id:?} in this conversation"))
-            })?
+            })?;
+            // NOTE: A conversation that was made elsewhere may repeat an id: the newest result is read, the others are named.
+            let others: Vec<usize> = results.map(|(index, _)| index).collect();
+            if !others.is_empty() {
+                place.insert("older_messages_of_this_call_id".to_owned(), others.into());
+            }
+            found
         }
         (None, Some(index)) => {
             let message = log.get(index).filter(|message| message.role() != Role::System);
@@ -209,104 +178,6 @@ fn read(arguments: &ReadArguments, log: &Transcript) -> Result<Value, ToolError>
             return Err(ToolError::permanent("give the number of a message, or the id of a call"));
         }
     };
-    let text = searched_text(message);
-    let (all, from) = (text.chars().count(), arguments.from);
-    let length = arguments.characters.unwrap_or(DEFAULT_READ).clamp(1, MAX_READ);
-    if from > 0 && from >= all {
-        return Err(ToolError::permanent(format!(
-            "nothing to read from character {from}: message {index} has {all}"
-        )));
-    }
-    let part: String = text.chars().skip(from).take(length).collect();
-    let next = from.saturating_add(length);
-    let mut read = json!({"message": index, "of": message.role().as_str(), "characters": all, "text": part});
-    if next < all {
-        read["next"] = next.into();
-    }
-    Ok(read)
-}
-
-/// The indexes of the conversations that were searched last, the newest at the end.
-#[derive(Default)]
-struct RecallIndexes(Mutex<Vec<RecallIndex>>);
-
-impl RecallIndexes {
-    /// The messages of a conversation that have some of these words, best first.
-    fn search(&self, log: &Transcript, words: &[String]) -> Vec<usize> {
-        let taken = {
-            let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = indexes.iter().rposition(|index| index.is_prefix_of(log));
-            known.map(|place| indexes.remove(place))
-        };
-        // NOTE: Indexed and searched outside of the lock: another conversation does not wait for it.
-        let mut index = taken.unwrap_or_default();
-        index.grow(log);
-        let found = index.search(words);
-        let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        indexes.push(index);
-        let mut words: usize = indexes.iter().map(|index| index.words).sum();
-        while indexes.len() > MAX_INDEXES || (words > MAX_WORDS && indexes.len() > 1) {
-            words -= indexes.remove(0).words;
-        }
-        found
-    }
-}
-
-/// The index over one conversation. It keeps no text: what is erased elsewhere is not here.
-struct RecallIndex {
-    /// The messages that it has, to know the conversation again.
-    messages: Vec<Weak<Message>>,
-    embedder: Embedder<u64, WordTokenizer>,
-    scorer: Scorer<usize, u64>,
-    words: usize,
-}
-
-impl Default for RecallIndex {
-    fn default() -> Self {
-        let embedder = EmbedderBuilder::with_avgdl(AVERAGE_WORDS).build();
-        RecallIndex { messages: Vec::new(), embedder, scorer: Scorer::new(), words: 0 }
-    }
-}
-
-impl RecallIndex {
-    /// Whether the conversation begins with the messages of this index. An edited result is another message.
-    fn is_prefix_of(&self, log: &Transcript) -> bool {
-        let are_same =
-            |(known, message): (&Weak<Message>, &Arc<Message>)| known.as_ptr() == Arc::as_ptr(message);
-        !self.messages.is_empty()
-            && self.messages.len() <= log.len()
-            && self.messages.iter().zip(log.iter()).all(are_same)
-    }
-
-    fn grow(&mut self, log: &Transcript) {
-        for message in log.iter_from(self.messages.len()) {
-            let index = self.messages.len();
-            self.messages.push(Arc::downgrade(message));
-            if !is_searched(message) {
-                continue;
-            }
-            let embedding = self.embedder.embed(&searched_text(message));
-            self.words += embedding.len();
-            self.scorer.upsert(&index, embedding);
-        }
-    }
-
-    fn search(&self, words: &[String]) -> Vec<usize> {
-        let words = words.iter().map(|word| TokenEmbedding { index: u64::embed(word), value: 1.0 }).collect();
-        let mut found = self.scorer.matches(&Embedding(words));
-        // NOTE: Of equal scores the newest first: a search gives the same again, and later words count more.
-        found.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.id.cmp(&a.id)));
-        found.into_iter().map(|document| document.id).collect()
-    }
-}
-
-/// Messages of users and of the model, and results, but those of these tools: what they found is there already.
-fn is_searched(message: &Message) -> bool {
-    match message.role() {
-        Role::System => false,
-        Role::Tool => message
-            .tool_result()
-            .is_some_and(|result| ![RECALL_SEARCH, super::RECALL_READ].contains(&result.name())),
-        _ => true,
-    }
+    place.insert("message".to_owned(), index.into());
+    read_part(place, (&format!("message {index}"), message), arguments.from, arguments.characters)
 }

@@ -215,8 +215,13 @@ impl Toolset {
     /// # Ok::<(), stepfold_tools::BuildError>(())
     /// ```
     pub fn static_tool(&self, name: &str) -> Option<&Tool> {
-        let known = self.0.parts.iter().filter_map(ToolsetPart::known).flatten();
-        known.into_iter().find(|tool| tool.name() == name)
+        self.known_tools().find(|tool| tool.name() == name)
+    }
+
+    /// The tools that are known without calling a source, in declared order: all but those of dynamic parts. Those of a searchable
+    /// set are among them, found or not.
+    pub fn known_tools(&self) -> impl Iterator<Item = &Tool> {
+        self.0.parts.iter().filter_map(ToolsetPart::known).flatten()
     }
 
     /// The tools that dynamic groups [omitted](ToolSource::refused) from their last listings, each with its group. Calls

@@ -59,6 +59,11 @@ fn log() -> Transcript {
             &format!("{} the stove of Mrs. Wójcik {}", "stall ".repeat(400), "oven ".repeat(400)),
         ),
         result("c8", "recall_search", "bakery bakery bakery fee fee"),
+        Message::user("วันนี้จ่ายค่าน้ำประปาแล้ว"),
+        Message::user("ລາຄາຕະຫຼາດ, តម្លៃនៅផ្សារ, ဈေးနှုန်း"),
+        Message::user("商店街の人々はﾊﾟﾝﾔに行く"),
+        // The same letters in other words.
+        Message::user("น่ ก่ำ, 人 々"),
     ]
     .into_iter()
     .collect()
@@ -72,6 +77,14 @@ fn words_numbers_identifiers_and_two_letter_words_are_found() {
         ("ab-1042", vec![2]),
         ("费用", vec![3]),
         ("服务区", vec![3]),
+        // Thai with tone marks, Lao, Khmer, Burmese, and Japanese with a mark of repetition and narrow katakana.
+        ("น้ำ", vec![6]),
+        ("ค่าน้ำ", vec![6]),
+        ("ຕະຫຼາດ", vec![7]),
+        ("ផ្សារ", vec![7]),
+        ("ဈေး", vec![7]),
+        ("人々", vec![8]),
+        ("ﾊﾟﾝ", vec![8]),
         ("wójcik", vec![4]),
         ("nothing like it", vec![]),
         // Quotes and operators are words or nothing.
@@ -110,15 +123,19 @@ fn a_long_result_is_read_in_parts() {
     );
     for (arguments, error) in [
         (json!({"call_id": "c99"}), "no result of a call \"c99\" in this conversation"),
-        (json!({"message": 6}), "no message 6: the conversation has the numbers 0 to 5"),
+        (json!({"message": 10}), "no message 10: the conversation has the numbers 0 to 9"),
         // The instructions are not part of what was said.
-        (json!({"message": 0}), "no message 0: the conversation has the numbers 0 to 5"),
+        (json!({"message": 0}), "no message 0: the conversation has the numbers 0 to 9"),
         (json!({}), "give the number of a message, or the id of a call"),
         (json!({"message": 1, "from": 32}), "nothing to read from character 32: message 1 has 32"),
     ] {
         let told = session.call("recall_read", arguments.clone()).unwrap_err();
         assert!(told.contains(error), "{arguments}: {told}");
     }
+    // A conversation of another program repeats an id: the newest is read, and the others can be.
+    let again = Session::of(&recall_tools().unwrap(), log().with(result("c7", "read", "again")));
+    let read = again.call("recall_read", json!({"call_id": "c7"})).unwrap();
+    assert_eq!((&read["text"], &read["older_messages_of_this_call_id"]), (&json!("again"), &json!([4])));
     let told = session.call("recall_search", json!({"query": " ?! the "})).unwrap_err();
     assert!(told.contains("the query has no words to search for"), "{told}");
 }

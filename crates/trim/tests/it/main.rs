@@ -15,6 +15,7 @@ mod histories;
 mod broken;
 mod data;
 mod laws;
+mod many;
 mod messages;
 mod rows;
 mod spec;

@@ -442,7 +442,7 @@ async fn a_hook_that_fails_again_when_the_run_is_cancelled() {
         assistant: > c1 pay()   > c2 ship()   > c3 look()
         tool c1!:  tool 'pay' ran, and its result is withheld: the run ended before a hook had seen it
         tool c2!:  tool 'ship' ran, and its result is withheld: the run ended before a hook had seen it
-        tool c3!:  tool 'look' not started: the run was cancelled
+        tool c3!:  tool 'look' may have started, and has no result: the run was cancelled
         --
         exit: the run was cancelled
         steps: 1, calls: pay 1, ship 1

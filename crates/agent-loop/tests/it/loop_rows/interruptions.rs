@@ -13,7 +13,7 @@ use stepfold_agent_loop::tools::{
 };
 use stepfold_agent_loop::{
     Agent, AgentBuilder, ApprovalRequest, Breakpoint, Decision, Exit, HookAction, HookPoint, Observer,
-    ObserverError, Run, RunBuilder, RunEvent,
+    ObserverError, Run, RunAnswer, RunBuilder, RunEvent,
 };
 use tokio::sync::Notify;
 
@@ -151,6 +151,377 @@ async fn calls_that_end_at_the_same_moment() {
         play(&agent, "go", |run| run.observe(&mut seen)).await.unwrap();
         let answered = committed(&seen).into_iter().filter(|name| *name == "answered");
         assert_eq!(answered.count(), commits);
+    }
+}
+
+/// The tools of the program, or the same as a server lists them at each step.
+fn offered(tools: Vec<Tool>, are_listed: bool) -> Toolset {
+    if !are_listed {
+        return tools.into_iter().collect();
+    }
+    Toolset::dynamic_with("bank", move |_| {
+        let tools = tools.clone();
+        async move { Ok(tools) }
+    })
+}
+
+/// An agent with one call of `pay`.
+fn payer(notes: &Notes, effect: Effect, approval: Approval, are_listed: bool) -> AgentBuilder {
+    let pay = notes.tool("pay").effect(effect).approval(approval).build().unwrap();
+    Agent::builder(script("assistant: > c1 pay()\nassistant: done")).tools(offered(vec![pay], are_listed))
+}
+
+/// The run as a program finds it in which the tool is another one by now: a server lists it so, or the change is forced.
+fn with_other_tool(agent: &Agent, run: &Run, are_listed: bool) -> Run {
+    match are_listed {
+        true => Run::load(agent, &run.to_json()).unwrap(),
+        false => Run::load_changed(agent, &run.to_json()).unwrap().0,
+    }
+}
+
+/// It may have run while it was repeatable: it does not run again once it must not run twice.
+#[tokio::test]
+async fn interrupted_call_that_must_not_run_twice_by_now() {
+    for (are_listed, asks, was) in [
+        (false, false, Effect::Idempotent),
+        (false, true, Effect::Pure),
+        (true, false, Effect::Pure),
+        (true, true, Effect::Idempotent),
+    ] {
+        let notes = Notes::default();
+        let agent = |effect| {
+            let agent = payer(&notes, effect, Approval::Never, are_listed);
+            if asks { agent.ask_when_uncertain() } else { agent }.build().unwrap()
+        };
+        let lost = died(&agent(was), DiesAt::first("answered")).await;
+        let run = with_other_tool(&agent(Effect::AtMostOnce), &lost, are_listed);
+        let ended = go_on(run, |run| run).await.unwrap();
+        assert_eq!(notes.count("pay"), 1, "{was:?}, listed: {are_listed}, asks: {asks}");
+        if !asks {
+            assert_eq!(ended.unknown_calls().len(), 1);
+            continue;
+        }
+        assert_eq!(format!("{:?}", ended.pending()[0].reason), "MayHaveHappened");
+        let ended = decide(reloaded(&ended), [("c1", Decision::Approve)]).await.unwrap();
+        assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 2), "a person may say so");
+    }
+}
+
+/// It may have had its effect, and cannot run any more: the tool is gone, or takes other arguments. No one says that it has
+/// not run.
+#[tokio::test]
+async fn interrupted_call_that_cannot_run_any_more() {
+    for are_listed in [false, true] {
+        for (was, is_unknown) in [(Effect::Idempotent, true), (Effect::Pure, false)] {
+            for is_gone in [false, true] {
+                let notes = Notes::default();
+                let other = json!({"properties": {"euro": {}}, "required": ["euro"], "type": "object"});
+                let now = notes.tool(if is_gone { "look" } else { "pay" }).parameters(other).effect(was);
+                let now = Agent::builder(script("assistant: > c1 pay()\nassistant: done"))
+                    .tools(offered(vec![now.build().unwrap()], are_listed));
+                let before = payer(&notes, was, Approval::Never, are_listed).build().unwrap();
+                let lost = died(&before, DiesAt::first("answered")).await;
+                let run = with_other_tool(&now.build().unwrap(), &lost, are_listed);
+                let ended = go_on(run, |run| run).await.unwrap();
+                assert_eq!(
+                    (ended.exit(), ended.unknown_calls().len(), notes.count("pay")),
+                    (&Exit::Text, usize::from(is_unknown), 1),
+                    "{was:?}, listed: {are_listed}, gone: {is_gone}: {}",
+                    ended.transcript()
+                );
+            }
+        }
+    }
+}
+
+/// It is still repeatable, or was never: what has not begun runs.
+#[tokio::test]
+async fn interrupted_call_whose_tool_changes_otherwise() {
+    let at = |event| DiesAt { event, after: 0 };
+    for (are_listed, was, is, died_at, runs) in [
+        (true, Effect::Pure, Effect::Idempotent, at("answered"), 2),
+        (false, Effect::Pure, Effect::Idempotent, at("answered"), 2),
+        (true, Effect::AtMostOnce, Effect::AtMostOnce, at("started"), 1),
+        (false, Effect::AtMostOnce, Effect::Pure, at("started"), 1),
+        (true, Effect::AtMostOnce, Effect::Pure, at("started"), 1),
+    ] {
+        let notes = Notes::default();
+        let before = payer(&notes, was, Approval::Never, are_listed).build().unwrap();
+        let lost = died(&before, died_at).await;
+        let now = payer(&notes, is, Approval::Never, are_listed).instructions("Be brief.").build().unwrap();
+        let (run, _) = Run::load_changed(&now, &lost.to_json()).unwrap();
+        let ended = go_on(run, |run| run).await.unwrap();
+        assert_eq!(
+            (ended.exit(), notes.count("pay"), ended.unknown_calls().len()),
+            (&Exit::Text, runs, 0),
+            "{was:?} to {is:?}, listed: {are_listed}"
+        );
+    }
+}
+
+/// An approval of a call that may have run is not taken for one that it may run again; one that waits has not begun.
+#[tokio::test]
+async fn interrupted_call_that_was_approved_and_must_not_run_twice_by_now() {
+    let notes = Notes::default();
+    let agent = |effect| payer(&notes, effect, Approval::Always, true).ask_when_uncertain().build().unwrap();
+    let (before, now) = (agent(Effect::Idempotent), agent(Effect::AtMostOnce));
+    let waiting = play(&before, "go", |run| run).await.unwrap();
+
+    let id = id_at(waiting.run(), "c1");
+    let decided =
+        go_on(reloaded(&waiting), |run| run.decide(id, Decision::Approve).observe(DiesAt::first("answered")));
+    let lost = decided.await.unwrap_err().into_run();
+    let asked = go_on(with_other_tool(&now, &lost, true), |run| run).await.unwrap();
+    assert_eq!(format!("{:?}", asked.pending()[0].reason), "MayHaveHappened");
+    assert_eq!(notes.count("pay"), 1);
+
+    notes.clear();
+    let asked =
+        decide(with_other_tool(&now, waiting.run(), true), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!(format!("{:?}", asked.pending()[0].reason), "Rule", "its tool is another one");
+    let ended = decide(reloaded(&asked), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay")), (&Exit::Text, 1));
+}
+
+/// Another host folds the record event by event, and a replay follows it: what was decided inside does not say that the call has
+/// not begun.
+#[tokio::test]
+async fn interrupted_call_inside_that_was_approved_is_in_the_record() {
+    let notes = Notes::default();
+    let outer = |effect| {
+        let payer = payer(&notes, effect, Approval::Always, true).name("payer").build().unwrap();
+        let ask = payer.as_tool("ask", "Asks the payer.").build().unwrap();
+        let model = script("assistant: > c0 ask(task=\"pay\")\nassistant: done");
+        Agent::builder(model).tools([ask]).build().unwrap()
+    };
+    let (before, now) = (outer(Effect::Idempotent), outer(Effect::AtMostOnce));
+    let inner = |event: &stepfold_agent_loop::Event| matches!(event.kind, stepfold_agent_loop::EventKind::Inner { ref event, .. } if event.name() == "answered");
+    let mut seen = Vec::new();
+    let waiting = play(&before, "go", |run| run.observe(&mut seen)).await.unwrap();
+    let id = id_at(waiting.run(), "c0/c1");
+    let decided = go_on(reloaded(&waiting), |run| {
+        run.decide(id, Decision::Approve).observe(DiesWhen(inner)).observe(&mut seen)
+    });
+    decided.await.unwrap_err();
+    assert_eq!(notes.count("pay"), 1);
+
+    // As a store has it.
+    let catching_up = |events: &[RunEvent]| {
+        let mut run = Run::new(&now, "go", "run").unwrap();
+        for event in events.iter().filter_map(RunEvent::committed) {
+            run.follow_other_agent();
+            run.catch_up(event.clone()).unwrap();
+        }
+        run
+    };
+    let mut run = catching_up(&seen);
+    run.upgrade_from(before.fingerprint());
+    let ended = run.resume().observe(&mut seen).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("pay"), ended.unknown_calls().len()), (&Exit::Text, 1, 1));
+    assert_eq!(catching_up(&seen).events(), ended.run().events());
+}
+
+/// A replay of a record with an interruption gives the same run.
+#[tokio::test]
+async fn interruption_of_an_approved_call_is_replayed() {
+    let notes = Notes::default();
+    let agent = |effect| payer(&notes, effect, Approval::Always, true).ask_when_uncertain().build().unwrap();
+    let (before, now) = (agent(Effect::Idempotent), agent(Effect::AtMostOnce));
+    let mut seen = Vec::new();
+    let waiting = play(&before, "go", |run| run.observe(&mut seen)).await.unwrap();
+    let id = id_at(waiting.run(), "c1");
+    let dies = DiesAt::first("answered");
+    let lost =
+        go_on(reloaded(&waiting), |run| run.decide(id, Decision::Approve).observe(dies).observe(&mut seen));
+    let lost = lost.await.unwrap_err().into_run();
+    let asked = go_on(with_other_tool(&now, &lost, true), |run| run.observe(&mut seen)).await.unwrap();
+    assert_eq!(asked.pending().len(), 1);
+    let events: Vec<_> = seen.iter().filter_map(RunEvent::committed).cloned().collect();
+    assert!(events.iter().any(|event| event.name() == "interrupted"));
+    // An effect is nothing that the model sees.
+    for agent in [before, now] {
+        let replayed = Run::new(&agent, "go", "run").unwrap().replay_with_tools(&events, |_| true).await;
+        assert_eq!(replayed.unwrap().pending().len(), 1);
+    }
+}
+
+/// A question about a call that may have happened does not say that nothing beside it has begun.
+#[tokio::test]
+async fn interrupted_call_beside_one_that_is_asked_about() {
+    let notes = Notes::default();
+    let agent = |effect| {
+        let look = notes.tool("look").effect(effect).build().unwrap();
+        let pay = notes.later("pay").effect(Effect::AtMostOnce).build().unwrap();
+        Agent::builder(script("assistant: > c1 look()   > c2 pay()\nassistant: done"))
+            .tools([look, pay])
+            .ask_when_uncertain()
+            .build()
+            .unwrap()
+    };
+    let lost = died(&agent(Effect::Idempotent), DiesAt::first("answered")).await;
+    let asked = go_on(lost, |run| run).await.unwrap();
+    assert_eq!(paths(&asked), ["c2"]);
+    let (run, _) = Run::load_changed(&agent(Effect::AtMostOnce), &asked.run().to_json()).unwrap();
+    let both = decide(run, [("c2", Decision::reject("it happened"))]).await.unwrap();
+    assert_eq!((paths(&both), notes.count("look")), (vec!["c1".to_owned()], 1));
+}
+
+/// A call that could not run is answered so, also after a stop: it was not begun.
+#[tokio::test]
+async fn call_that_could_never_run_is_no_interrupted_one() {
+    for are_listed in [false, true] {
+        let notes = Notes::default();
+        let parameters = json!({"properties": {"euro": {}}, "required": ["euro"], "type": "object"});
+        let agent = |words: &str| {
+            let pay =
+                notes.tool("pay").parameters(parameters.clone()).effect(Effect::Idempotent).build().unwrap();
+            Agent::builder(script("assistant: > c1 pay()\nassistant: done"))
+                .instructions(words)
+                .tools(offered(vec![pay], are_listed))
+                .build()
+                .unwrap()
+        };
+        let stopped = play(&agent("Pay."), "go", |run| run.break_at(Breakpoint::tool("pay"))).await.unwrap();
+        let (run, _) = Run::load_changed(&agent("Pay it."), &stopped.run().to_json()).unwrap();
+        let ended = go_on(run, |run| run).await.unwrap();
+        assert_eq!((ended.exit(), ended.unknown_calls().len()), (&Exit::Text, 0), "listed: {are_listed}");
+        assert!(ended.transcript().to_string().contains("invalid arguments"), "{}", ended.transcript());
+    }
+}
+
+/// What stands beside a call that waits for its approval has not begun, whatever its tool was.
+#[tokio::test]
+async fn call_beside_one_that_waits_runs_though_it_must_not_run_twice_by_now() {
+    for are_listed in [false, true] {
+        let notes = Notes::default();
+        let agent = |effect| {
+            let look = notes.tool("look").effect(effect).build().unwrap();
+            let pay = notes.tool("pay").approval(Approval::Always).build().unwrap();
+            Agent::builder(script("assistant: > c1 look()   > c2 pay()\nassistant: done"))
+                .tools(offered(vec![look, pay], are_listed))
+                .build()
+                .unwrap()
+        };
+        let waiting = play(&agent(Effect::Pure), "go", |run| run).await.unwrap();
+        let run = with_other_tool(&agent(Effect::AtMostOnce), waiting.run(), are_listed);
+        let ended = decide(run, [("c2", Decision::Approve)]).await.unwrap();
+        assert_eq!((ended.exit(), ended.unknown_calls().len()), (&Exit::Text, 0), "listed: {are_listed}");
+        assert_eq!((notes.count("look"), notes.count("pay")), (1, 1));
+    }
+}
+
+/// The same inside of an agent that is a tool.
+#[tokio::test]
+async fn interrupted_call_inside_that_must_not_run_twice_by_now() {
+    for are_listed in [false, true] {
+        let notes = Notes::default();
+        let outer = |effect| {
+            let payer = payer(&notes, effect, Approval::Never, are_listed).name("payer").build().unwrap();
+            let ask = payer.as_tool("ask", "Asks the payer.").build().unwrap();
+            Agent::builder(script("assistant: > c0 ask(task=\"pay\")\nassistant: done"))
+                .tools([ask])
+                .build()
+                .unwrap()
+        };
+        // After `began`, `hooked` or `replied`, it is the outcome of the call inside.
+        let inner = |event: &stepfold_agent_loop::Event| matches!(event.kind, stepfold_agent_loop::EventKind::Inner { ref event, .. } if event.name() == "answered");
+        let agent = outer(Effect::Idempotent);
+        let error = play(&agent, "go", |run| run.observe(DiesWhen(inner))).await.unwrap_err();
+        let now = outer(Effect::AtMostOnce);
+        let (run, _) = Run::load_changed(&now, &error.into_run().to_json()).unwrap();
+        let ended = go_on(run, |run| run).await.unwrap();
+        assert_eq!(notes.count("pay"), 1, "listed: {are_listed}");
+        assert_eq!(ended.unknown_calls().len(), 1);
+    }
+}
+
+/// The end of a run says of each call what the record says: it had started if it was marked, it may have if it could run and
+/// nothing marks its start, and otherwise it has not. Each host says the same.
+#[tokio::test]
+async fn call_without_outcome_when_the_run_ends() {
+    let had = ("had started when the process was interrupted: its outcome is unknown", Some(false));
+    let may = ("may have started when the process was interrupted: its outcome is unknown", Some(true));
+    let may_pure = ("may have started, and has no result: ", None);
+    let not = ("not started: ", None);
+    let at = DiesAt::first;
+    for (effect, rule, asks, dies, expected) in [
+        (Effect::AtMostOnce, Approval::Never, false, at("answered"), had),
+        (Effect::AtMostOnce, Approval::Never, false, at("started"), not),
+        (Effect::AtMostOnce, Approval::Never, true, at("answered"), had),
+        (Effect::Idempotent, Approval::Never, false, at("answered"), may),
+        (Effect::Idempotent, Approval::Always, false, at("answered"), not),
+        (Effect::Pure, Approval::Never, false, at("answered"), may_pure),
+    ] {
+        for (are_listed, is_cancelled) in [(false, true), (true, true), (true, false)] {
+            let notes = Notes::default();
+            let agent = payer(&notes, effect, rule.clone(), are_listed);
+            let agent = if asks { agent.ask_when_uncertain() } else { agent }.build().unwrap();
+            let dies = DiesAt { event: dies.event, after: 0 };
+            let mut recording = stepfold_agent_loop::Recording::of(&Run::new(&agent, "go", "run").unwrap());
+            let live = match play(&agent, "go", |run| run.observe(dies).observe(&mut recording)).await {
+                Ok(outcome) => outcome.into_run(),
+                Err(error) => error.into_run(),
+            };
+            let mut run = Run::load(&agent, &live.to_json()).unwrap();
+            // After the question of what may have happened as well.
+            if asks {
+                run = go_on(run, |run| run.observe(&mut recording)).await.unwrap().into_run();
+                assert_eq!(run.pending().len(), 1);
+                assert!(run.pending()[0].to_text().contains("It had started before"));
+            }
+            let mut read = Run::new(&agent, "go", "run").unwrap();
+            recording.events().iter().for_each(|event| read.catch_up(event.clone()).unwrap());
+            let answer = || if is_cancelled { RunAnswer::Cancelled } else { RunAnswer::TimedOut };
+            let ends = |run: &Run| run.feed(answer(), Duration::ZERO).unwrap();
+            let end = ends(&run);
+            assert_eq!(serde_json::to_value(&end).unwrap(), serde_json::to_value(ends(&read)).unwrap());
+            if !asks {
+                assert_eq!(end, ends(&live));
+            }
+            let text = end.messages[0].tool_result().unwrap().text().into_owned();
+            let case = format!("{effect:?}, {rule:?}, listed: {are_listed}: {text}");
+            assert!(text.contains(expected.0), "{case}");
+            run.commit(end).unwrap();
+            let unknown = run.unknown_calls().first().map(|call| call.is_start_uncertain);
+            assert_eq!(unknown, expected.1, "{case}");
+        }
+    }
+}
+
+/// A rejection of a call that only may have started does not say that it had.
+#[tokio::test]
+async fn rejection_of_a_call_that_only_may_have_started() {
+    for are_listed in [false, true] {
+        let notes = Notes::default();
+        let agent =
+            |effect| payer(&notes, effect, Approval::Never, are_listed).ask_when_uncertain().build().unwrap();
+        let lost = died(&agent(Effect::Idempotent), DiesAt::first("answered")).await;
+        let run = with_other_tool(&agent(Effect::AtMostOnce), &lost, are_listed);
+        let asked = go_on(run, |run| run).await.unwrap();
+        assert!(asked.pending()[0].to_text().contains("It may have started before"));
+        let ended = decide(reloaded(&asked), [("c1", Decision::reject("it happened"))]).await.unwrap();
+        let said = ended.transcript().to_string();
+        assert!(said.contains("may have started") && !said.contains("had started"), "{said}");
+        assert!(ended.unknown_calls()[0].is_start_uncertain);
+        // Approved and lost once more, it had started: it was marked.
+        let approved = at_paths(asked.run(), [("c1", Decision::Approve)]);
+        let lost = go_on(reloaded(&asked), |run| run.decide_all(approved).observe(DiesAt::first("answered")));
+        let asked = go_on(reloaded(lost.await.unwrap_err().outcome()), |run| run).await.unwrap();
+        assert!(asked.pending()[0].to_text().contains("It had started before"));
+        let ended = decide(reloaded(&asked), [("c1", Decision::reject("it happened"))]).await.unwrap();
+        assert!(ended.transcript().to_string().contains("had started"), "{}", ended.transcript());
+    }
+}
+
+/// The process dies before such an event is committed.
+struct DiesWhen(fn(&stepfold_agent_loop::Event) -> bool);
+
+impl Observer for DiesWhen {
+    async fn observe(&mut self, event: &RunEvent) -> Result<(), ObserverError> {
+        match event.committed().is_some_and(self.0) {
+            true => Err("the disk is full".into()),
+            false => Ok(()),
+        }
     }
 }
 

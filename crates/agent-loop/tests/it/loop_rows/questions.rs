@@ -123,6 +123,114 @@ async fn an_approved_call_asks() {
     assert!(ended.transcript().to_string().contains("changed before the call ran"), "{}", ended.transcript());
 }
 
+/// An answer does not go to another tool than the one that has asked: where a server lists another one, a person says whether the
+/// call continues with it.
+#[tokio::test]
+async fn an_answer_goes_to_another_tool_only_when_a_person_says_so() {
+    let notes = Notes::default();
+    let agent = |argument: &'static str| {
+        let parameters = json!({"type": "object", "properties": {"to": {"type": "string"}, argument: {}}});
+        let tool = book(&notes).parameters(parameters).build().unwrap();
+        let listed = stepfold_agent_loop::tools::Toolset::dynamic_with("bank", move |_| {
+            let tools = vec![tool.clone()];
+            async move { Ok(tools) }
+        });
+        Agent::builder(script(SCRIPT)).tools(listed).build().unwrap()
+    };
+    let (before, now) = (agent("class"), agent("from"));
+    let asked = play(&before, "to Rome!", |run| run).await.unwrap();
+    let same = decide(reloaded(&asked), [("c1/seat", seat("aisle"))]).await.unwrap();
+    assert_eq!(paths(&same), ["c1/pay"]);
+
+    notes.clear();
+    let run = Run::load(&now, &asked.run().to_json()).unwrap();
+    let held = decide(run, [("c1/seat", seat("aisle"))]).await.unwrap();
+    assert_eq!((paths(&held), notes.text()), (vec!["c1".to_owned()], String::new()));
+    let second = decide(reloaded(&held), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((paths(&second), notes.text()), (vec!["c1/pay".to_owned()], "began\n".to_owned()));
+    let ended = decide(reloaded(&second), [("c1/pay", Decision::Approve)]).await.unwrap();
+    assert_eq!((ended.exit(), notes.count("booked aisle \"12A\"")), (&Exit::Text, 1));
+    let rejected = decide(reloaded(&held), [("c1", Decision::reject("another tool"))]).await.unwrap();
+    assert_eq!(rejected.exit(), &Exit::Text);
+    assert!(rejected.transcript().to_string().contains("another tool"), "{}", rejected.transcript());
+    let change = held.pending()[0].change.clone().unwrap();
+    assert_eq!(
+        change,
+        "the tool is listed otherwise than when it asked, and gets the answer if the call is approved"
+    );
+}
+
+/// Two servers may list the same tool. An answer, an approval, or one approval of equal calls is for that of the server that was
+/// asked about.
+#[tokio::test]
+async fn an_answer_goes_to_the_tool_of_another_server_only_when_a_person_says_so() {
+    use stepfold_agent_loop::tools::{ToolListing, Toolset};
+
+    let listed = |tool: stepfold_agent_loop::tools::ToolBuilder, server: &str| {
+        let tool = tool.listing(ToolListing::new("1").from_dependency(server)).build().unwrap();
+        Toolset::dynamic_with("servers", move |_| {
+            let tools = vec![tool.clone()];
+            async move { Ok(tools) }
+        })
+    };
+    let notes = Notes::default();
+    let agent = |server| Agent::builder(script(SCRIPT)).tools(listed(book(&notes), server)).build().unwrap();
+    let asked = play(&agent("mcp a"), "to Rome!", |run| run).await.unwrap();
+    notes.clear();
+    let run = Run::load(&agent("mcp b"), &asked.run().to_json()).unwrap();
+    let held = decide(run, [("c1/seat", seat("aisle"))]).await.unwrap();
+    assert_eq!((paths(&held), notes.text()), (vec!["c1".to_owned()], String::new()));
+    let second = decide(reloaded(&held), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!((paths(&second), notes.text()), (vec!["c1/pay".to_owned()], "began\n".to_owned()));
+
+    for rule in [Approval::Always, Approval::Once] {
+        notes.clear();
+        let twice = "assistant: > c1 pay()\nassistant: > c2 pay()\nassistant: paid";
+        let agent = |server| {
+            let pay = notes.tool("pay").approval(rule.clone());
+            Agent::builder(script(twice)).tools(listed(pay, server)).build().unwrap()
+        };
+        let waits = play(&agent("mcp a"), "pay!", |run| run).await.unwrap();
+        let run = Run::load(&agent("mcp b"), &waits.run().to_json()).unwrap();
+        let held = decide(run, [("c1", Decision::Approve)]).await.unwrap();
+        assert_eq!((paths(&held), notes.count("pay")), (vec!["c1".to_owned()], 0), "{rule:?}");
+        let next = decide(reloaded(&held), [("c1", Decision::Approve)]).await.unwrap();
+        assert_eq!(
+            (next.exit() == &Exit::Text, notes.count("pay")),
+            match rule {
+                Approval::Once => (true, 2),
+                _ => (false, 1),
+            }
+        );
+    }
+}
+
+/// A call that has asked has not begun, whatever its tool was when it asked: after the answer a person is asked, and the call runs.
+#[tokio::test]
+async fn an_answer_is_not_lost_when_the_tool_must_not_run_twice_by_now() {
+    for was in [Effect::Pure, Effect::Idempotent] {
+        let notes = Notes::default();
+        let agent = |effect| {
+            let tool = book(&notes).effect(effect).build().unwrap();
+            let listed = stepfold_agent_loop::tools::Toolset::dynamic_with("bank", move |_| {
+                let tools = vec![tool.clone()];
+                async move { Ok(tools) }
+            });
+            Agent::builder(script(SCRIPT)).tools(listed).build().unwrap()
+        };
+        let asked = play(&agent(was), "to Rome!", |run| run).await.unwrap();
+        let run = Run::load(&agent(Effect::AtMostOnce), &asked.run().to_json()).unwrap();
+        let held = decide(run, [("c1/seat", seat("aisle"))]).await.unwrap();
+        assert_eq!(
+            (paths(&held), held.pending()[0].reason),
+            (vec!["c1".to_owned()], stepfold_agent_loop::AskReason::Rule)
+        );
+        let second = decide(reloaded(&held), [("c1", Decision::Approve)]).await.unwrap();
+        let ended = decide(reloaded(&second), [("c1/pay", Decision::Approve)]).await.unwrap();
+        assert_eq!((ended.exit(), notes.count("booked aisle \"12A\"")), (&Exit::Text, 1), "{was:?}");
+    }
+}
+
 /// What continues with the record under other idempotency keys (a fork) has questions of its own.
 #[tokio::test]
 async fn an_answer_is_for_one_continuation_of_the_record() {

@@ -2,13 +2,15 @@
 
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
+use stepfold_agent_loop::state_core::chat::Transcript;
 use stepfold_agent_loop::state_core::state::{Handler, Schema, State};
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_agent_loop::tools::{Approval, Effect, ResultSource, ResultText, Tool, ToolBuilder, Toolset};
 use stepfold_agent_loop::{
-    Agent, AgentBuilder, Decision, Divergence, HookAction, HookContext, Input, LoadError, Recording, Run,
-    RunLimits,
+    Agent, AgentBuilder, Decision, Difference, Divergence, HookAction, HookContext, Input, LoadError,
+    Recording, Run, RunLimits,
 };
+use stepfold_trim::{Pins, Trim, View};
 
 use super::kit::*;
 
@@ -188,6 +190,88 @@ async fn replay_divergence_has_its_parts() {
         panic!("it diverges")
     };
     assert_eq!((name, step, recording.events()[event].step), ("replied", 2, 2));
+}
+
+/// Conversations before a run: short, with turns of several steps, and with large results.
+fn conversations_before() -> Vec<String> {
+    let large = "stall ".repeat(60);
+    let step = |call: usize| format!("assistant: > c{call} visit(n={call})\ntool c{call}: {large}\n");
+    vec![
+        "user: one\nassistant: 1\n".to_owned(),
+        "user: one\nassistant: 1\nuser: two\nassistant: 2\nuser: three\nassistant: 3\n".to_owned(),
+        format!("user: one\n{}{}assistant: 2\nuser: three\nassistant: 3\n", step(1), step(2)),
+        format!("user: one\n{}assistant: 1\nuser: two\n{}{}assistant: 3\n", step(1), step(2), step(3)),
+    ]
+}
+
+/// The words for a view, from its transcript alone.
+fn view_in_words(log: &Transcript, view: &View) -> String {
+    let hidden: Vec<usize> = (0..log.len()).filter(|index| !view.kept().contains(*index)).collect();
+    let ranges: Vec<String> = hidden
+        .chunk_by(|one, next| one + 1 == *next)
+        .map(|range| format!("{}..{}", range[0], range[0] + range.len()))
+        .collect();
+    let cleared: Vec<&str> = view
+        .cleared()
+        .indexes()
+        .map(|index| log.get(index).unwrap().tool_result().unwrap().call_id())
+        .collect();
+    let left_out =
+        if ranges.is_empty() { "no message".to_owned() } else { format!("messages {}", ranges.join(", ")) };
+    match cleared.as_slice() {
+        [] => format!("{left_out} left out"),
+        cleared => format!("{left_out} left out, results of {} cleared", cleared.join(", ")),
+    }
+}
+
+/// A replay under another trim is the same where that shows the same, and else differs first where the run began, by the
+/// messages and results that each shows.
+#[tokio::test]
+async fn replay_with_another_trim() {
+    let pins = || Pins::messages(10).results_of(["visit"]);
+    let trims = [
+        Trim::none(),
+        Trim::keep_last(2),
+        Trim::keep_last(3).when_over(6),
+        Trim::keep_last(1).with_pins(pins()),
+        Trim::max_tokens(60),
+        Trim::cap_messages(3),
+        Trim::clear_results(0, 10),
+        Trim::clear_results(1, 10),
+        Trim::clear_results(0, 10).with_pins(pins()),
+        Trim::clear_results(0, 10).then(Trim::keep_last(4)),
+    ];
+    let mut differing = 0;
+    for before in conversations_before() {
+        let before = conversation(&before);
+        let log: Transcript = before.iter().cloned().chain([message("user: go").into()]).collect();
+        for trim in &trims {
+            let agent = agent("").model(Counting::new("assistant: done")).trim(trim.clone()).build().unwrap();
+            let mut input = before.clone();
+            input.push(message("user: go"));
+            let run = Run::new(&agent, input, "run").unwrap();
+            let mut recording = Recording::of(&run);
+            run.resume().observe(&mut recording).await.unwrap();
+            let stored = Recording::from_json(&serde_json::to_string(&recording).unwrap()).unwrap();
+            for other in &trims {
+                let (shown, otherwise) = (trim.view(&log), other.view(&log));
+                let changed = agent.to_builder().trim(other.clone()).build().unwrap();
+                let replayed = stored.replay(&changed);
+                if (shown.kept(), shown.cleared()) == (otherwise.kept(), otherwise.cleared()) {
+                    assert!(replayed.is_ok(), "{trim} and {other}: {replayed:?}");
+                    continue;
+                }
+                differing += 1;
+                let Err(Divergence::At { event: 0, name: "began", difference, .. }) = replayed else {
+                    panic!("{trim} and {other}: {replayed:?}")
+                };
+                let Difference::View { recorded, replayed } = *difference else { panic!("{difference}") };
+                assert_eq!(recorded, view_in_words(&log, &shown), "{trim} and {other}");
+                assert_eq!(replayed, view_in_words(&log, &otherwise), "{trim} and {other}");
+            }
+        }
+    }
+    assert!(differing > 150, "{differing} pairs of trims differ");
 }
 
 /// A runner begins again with the state before the run and the first event of the record, also if that

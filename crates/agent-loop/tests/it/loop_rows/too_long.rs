@@ -319,6 +319,31 @@ assistant: File 1 is about stalls.
     continues_anywhere(&agent, run, &seen);
 }
 
+/// A replay against another window says where the model would have been shown something else, by call.
+#[tokio::test]
+async fn a_replay_says_how_the_views_differ() {
+    let limited = Limited::new(
+        2_500,
+        Says::Both,
+        "assistant: > c1 read(file=1)\nassistant: > c2 read(file=2)\nassistant: > c3 read(file=3)\nassistant: done",
+    );
+    let agent = reader(&limited).window(Window::new(50_000).clear_results(1)).build().unwrap();
+    let run = Run::new(&agent, "What do the files say?", "run").unwrap();
+    let mut recording = Recording::of(&run);
+    run.resume().observe(&mut recording).await.unwrap();
+    assert_eq!(limited.refused(), 1);
+    let diverges =
+        |recording: &Recording, changed: Agent| recording.replay(&changed).unwrap_err().to_string();
+    let pins = Pins::up_to(0).results_of(["read"]);
+    let pinned =
+        agent.to_builder().window(Window::new(50_000).clear_results(1).with_pins(pins)).build().unwrap();
+    assert_eq!(
+        diverges(&recording, pinned),
+        "event 10 (narrowed, step 3) shows the model another part of the conversation: \
+         recorded no message left out, results of c1, c2 cleared; replayed messages 1..5 left out"
+    );
+}
+
 /// Tools that are listed at each step are not in the record; a replay that does not list them narrows the same.
 #[tokio::test]
 async fn a_replay_needs_no_tools() {

@@ -66,6 +66,18 @@ fn changed(agent: AgentBuilder, changes: &[usize]) -> Agent {
     changes.iter().fold(agent, |agent, change| CHANGES[*change].1(agent)).build().unwrap()
 }
 
+/// The most steps of an agent with these changes, and the last answers beyond.
+fn most_steps(changes: &[usize]) -> (u64, u64) {
+    let steps = changes.iter().fold(RunLimits::default().steps, |steps, change| match CHANGES[*change].0 {
+        "fewer steps" => 1,
+        "more steps" => 50,
+        "a last answer at the limit" => 2,
+        "a leaner loop" => RunLimits::default().steps,
+        _ => steps,
+    });
+    (steps, u64::from(changes.iter().any(|change| CHANGES[*change].0.starts_with("a last answer"))))
+}
+
 /// All commits of a run of the agent, whose payment is approved.
 async fn recorded(agent: &Agent) -> (Run, Vec<Event>) {
     let start = Run::new(agent, "which area?", "run").unwrap();
@@ -81,40 +93,59 @@ async fn recorded(agent: &Agent) -> (Run, Vec<Event>) {
     (start, seen.iter().filter_map(RunEvent::committed).cloned().collect())
 }
 
-/// The run of these events as another agent finds it.
+/// The unended run of these events as another agent finds it.
 fn found(agent: &Agent, before: &Agent, events: &[Event]) -> Run {
     let mut run = Run::new(agent, "which area?", "run").unwrap();
-    run.follow_other_agent();
+    if before.fingerprint() != agent.fingerprint() {
+        run.follow_other_agent();
+    }
     for event in events {
         run.follow(event).unwrap_or_else(|error| panic!("{} of {events:#?}: {error}", event.name()));
     }
+    run.continue_unended();
     run.upgrade_from(before.fingerprint());
     run.take_over();
+    run
+}
+
+/// The unended run of these events, the last of which are of the agent that finds it.
+fn found_again(agent: &Agent, events: &[Event], is_changed: bool) -> Run {
+    let mut run = Run::new(agent, "which area?", "run").unwrap();
+    if is_changed {
+        run.follow_other_agent();
+    }
+    for event in events {
+        run.follow(event).unwrap_or_else(|error| panic!("{} of {events:#?}: {error}", event.name()));
+    }
+    assert!(!run.follows_other_agent());
+    run.continue_unended();
     run
 }
 
 /// Every commit of a record of one agent, continued by another: nothing of the record is lost, what is touched is named,
 /// the upgrade is recorded once, and the new record replays against the new agent.
 async fn continues(before: &[usize], after: &[usize]) {
+    let (most, last_answers) = most_steps(after);
     let (before, after) = (changed(clerk(), before), changed(clerk(), after));
     let (start, events) = recorded(&before).await;
     let mut old = start;
     for place in 1..=events.len() {
         old.follow(&events[place - 1]).unwrap();
+        if old.exit().is_some() {
+            break;
+        }
         let events = &events[..place];
         let run = found(&after, &before, events);
         assert_eq!(run.transcript(), old.transcript());
         assert_eq!(run.state(), old.state());
         assert_eq!((run.steps(), run.usage(), run.events()), (old.steps(), old.usage(), old.events()));
         let is_changed = before.fingerprint() != after.fingerprint();
-        let has_ended = run.exit().is_some();
-        assert_eq!(matches!(run.decide(), RunNeed::Upgrade), is_changed && !has_ended, "{:?}", run.decide());
+        // Whatever the other agent would have ended here, the record has no end.
+        assert_eq!(run.exit(), None, "after {place}");
+        assert_eq!(matches!(run.decide(), RunNeed::Upgrade), is_changed, "{:?}", run.decide());
         // What is stored has the upgrade as well.
         let stored = Run::load(&after, &run.to_json()).unwrap();
         assert_eq!(stored.to_json(), run.to_json());
-        if has_ended {
-            continue;
-        }
         check_touched(&run, &before);
         let mut record: Vec<Event> = events.to_vec();
         let mut run = run;
@@ -132,6 +163,23 @@ async fn continues(before: &[usize], after: &[usize]) {
         let upgrades = record.iter().filter(|event| event.name() == "upgraded").count();
         assert_eq!(upgrades, usize::from(is_changed));
         assert!(run.exit().is_some(), "{:?}", run.decide());
+        // No step is beyond the limits of the agent that makes it.
+        assert!(
+            run.steps() <= old.steps().max(most) + last_answers,
+            "{} steps after {}",
+            run.steps(),
+            old.steps()
+        );
+        for end in place + 1..record.len() {
+            let mut run = found_again(&after, &record[..end], is_changed);
+            run.take_over();
+            assert_eq!(
+                run.exit(),
+                None,
+                "after {end} of {:?}",
+                record.iter().map(Event::name).collect::<Vec<_>>()
+            );
+        }
         let again = Run::new(&after, "which area?", "run").unwrap().replay(&record, |_| true);
         let names: Vec<&str> = record.iter().map(Event::name).collect();
         let again = again.unwrap_or_else(|error| panic!("{error}; {names:?} after {place}"));
@@ -258,4 +306,107 @@ async fn the_agent_of_an_open_call() {
     assert_eq!(upgraded.pending()[0].id, new);
     let outcome = upgraded.resume().decide(&*new, Decision::Approve).await.unwrap();
     assert_eq!(&*outcome.text(), "settled");
+}
+
+/// A server that is gone takes its tools along: a run continues without it unless a call of one of them is open, also inside.
+#[test]
+fn a_server_that_is_gone_touches_open_calls_of_its_tools() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let listed = |server: &'static str| {
+        let listing = stepfold_agent_loop::tools::ToolListing::new("1").from_dependency(server);
+        let tool = pay().listing(listing).build().unwrap();
+        stepfold_agent_loop::tools::Toolset::dynamic_with("servers", move |_| {
+            let tools = vec![tool.clone()];
+            async move { Ok(tools) }
+        })
+    };
+    let on = |agent: AgentBuilder, servers: &[&str]| {
+        agent.dependencies(servers.iter().map(|server| (*server, "1"))).build().unwrap()
+    };
+    let agent = |servers: &[&str]| {
+        on(agent("assistant: > c1 pay()\nassistant: done").tools(listed("mcp bank")), servers)
+    };
+    let around = |servers: &[&str]| {
+        let inner = super::kit::agent("assistant: > c1 pay()\nassistant: done").tools(listed("mcp bank"));
+        let inner = inner.name("payer").build().unwrap().as_tool("ask", "Asks.").build().unwrap();
+        on(super::kit::agent("assistant: > c0 ask(task=\"x\")\nassistant: done").tools([inner]), servers)
+    };
+    let both = ["mcp bank", "mcp shop"];
+    for (before, now, gone, touched) in [
+        (agent(&both), agent(&["mcp shop"]), "dependencies: mcp bank", "c1"),
+        (agent(&both), agent(&[]), "dependencies: mcp bank", "c1"),
+        (agent(&both), agent(&["mcp bank"]), "dependencies: mcp shop", ""),
+        (around(&both), around(&["mcp shop"]), "dependencies: mcp bank", "c0/c1"),
+        (around(&both), around(&["mcp bank"]), "dependencies: mcp shop", ""),
+    ] {
+        let waiting = runtime.block_on(play(&before, "go", |run| run)).unwrap();
+        assert_eq!(waiting.pending().len(), 1);
+        let (run, _) = Run::load_changed(&now, &waiting.run().to_json()).unwrap();
+        let upgrade = run.check_upgrade(before.fingerprint(), |_| false);
+        let said: Vec<String> = upgrade.touches.iter().map(ToString::to_string).collect();
+        let expected = (!touched.is_empty()).then(|| format!("{gone} is gone, and call `{touched}` is open"));
+        assert_eq!(said, expected.into_iter().collect::<Vec<_>>());
+        assert!(upgrade.changes.iter().any(|change| change.to_string() == format!("{gone} is gone")));
+    }
+}
+
+/// Tools that a server lists at each step do not hide those beside them.
+#[test]
+fn tools_beside_listed_ones_are_compared() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let listed = || stepfold_agent_loop::tools::Toolset::dynamic_with("none", |_| async { Ok(Vec::new()) });
+    let agent = |pay: Option<ToolBuilder>, is_listing: bool| {
+        let own: stepfold_agent_loop::tools::Toolset = pay.into_iter().collect();
+        let both = stepfold_agent_loop::tools::Toolset::merged("all", [own.clone(), listed()]);
+        let agent = agent("assistant: > c1 pay()\nassistant: done");
+        agent.tools(if is_listing { both } else { own }).build().unwrap()
+    };
+    let idempotent = || pay().effect(Effect::Idempotent);
+    for (before, now, expected) in [
+        (agent(Some(pay()), true), agent(None, true), vec!["tool pay is gone, and call `c1` is open"]),
+        (
+            agent(Some(pay()), true),
+            agent(Some(idempotent()), true),
+            vec!["tool pay: effect changed, and call `c1` is open"],
+        ),
+        (agent(Some(pay()), true), agent(Some(pay_as("Pays a bill.")), true), vec![]),
+        // Tools that are listed from now on, or no longer, do not touch a call of another one.
+        (agent(Some(pay()), false), agent(Some(pay()), true), vec![]),
+        (agent(Some(pay()), true), agent(Some(pay()), false), vec![]),
+        (agent(Some(pay()), false), agent(None, true), vec!["tool pay is gone, and call `c1` is open"]),
+    ] {
+        let waiting = runtime.block_on(play(&before, "go", |run| run)).unwrap();
+        let (run, _) = Run::load_changed(&now, &waiting.run().to_json()).unwrap();
+        let upgrade = run.check_upgrade(before.fingerprint(), |_| false);
+        let said: Vec<String> = upgrade.touches.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            (said, upgrade.is_unchanged()),
+            (expected.into_iter().map(str::to_owned).collect(), false)
+        );
+    }
+    // Earlier versions recorded such an agent without them: that is no change.
+    let now = agent(Some(pay()), true);
+    let mut recorded = serde_json::to_value(now.fingerprint()).unwrap();
+    recorded.as_object_mut().unwrap().remove("tool pay").unwrap();
+    recorded["tools"] = json!("asked at each step");
+    let recorded = serde_json::from_value(recorded).unwrap();
+    assert_eq!(now.changes_since(&recorded), []);
+    assert_eq!(agent(None, false).changes_since(&recorded).len(), 1);
+}
+
+/// An approval of a tool beside listed ones is asked again once after a change, as that of any other.
+#[tokio::test]
+async fn approval_of_a_tool_beside_listed_ones_is_asked_again_once() {
+    let agent = |description| {
+        let listed = stepfold_agent_loop::tools::Toolset::dynamic_with("none", |_| async { Ok(Vec::new()) });
+        let all = listed.with_tool(pay_as(description).build().unwrap());
+        agent("assistant: > c1 pay()\nassistant: done").tools(all).build().unwrap()
+    };
+    let waiting = play(&agent("Pays it."), "go", |run| run).await.unwrap();
+    let id = waiting.pending()[0].id.clone();
+    let (run, _) = Run::load_changed(&agent("Pays a bill."), &waiting.run().to_json()).unwrap();
+    let asked = go_on(run, |run| run).await.unwrap();
+    assert_ne!(asked.pending()[0].id, id);
+    let ended = decide(reloaded(&asked), [("c1", Decision::Approve)]).await.unwrap();
+    assert_eq!(ended.exit(), &Exit::Text);
 }

@@ -2,17 +2,31 @@
 
 use std::path::Path;
 
+use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::eval::{Experiment, Mode};
+use stepfold::runner::Runner;
 
+use super::files::read_text;
 use super::judge::judged;
 use super::programs::Programs;
 use crate::args::{EvalRunArgs, RunArgs};
-use crate::context::LoadedAgent;
+use crate::context::{LoadedAgent, with_spend_limits};
 use crate::error::UsageError;
+use crate::form::redact::FileRedaction;
 use crate::model::ModelSource;
+use crate::store::{StoreAccess, open_store};
+
+/// The session of a user in which the requests of a live experiment count: that of its report, so that what a killed one has left
+/// open is settled when it is continued, and not by another one.
+fn session_of(args: &EvalRunArgs) -> String {
+    match args.report.as_deref().and_then(Path::file_name) {
+        Some(name) => format!("experiment-{}", name.to_string_lossy()),
+        None => format!("experiment-{}", RandomIds.next()),
+    }
+}
 
 /// The experiment, with the candidate.
-pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
+pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
     if args.mode == Mode::Live && args.judge.max_requests.is_none() && args.judge.max_usd.is_none() {
         let words = "mode live calls models and tools without a bound; set --max-requests or --max-usd";
         return Err(UsageError(words.to_owned()).into());
@@ -23,11 +37,12 @@ pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
         Mode::Replay | Mode::Recorded => ModelSource::none(),
         _ => ModelSource::command_line(&options),
     };
-    let LoadedAgent { mut agent, prices, .. } = LoadedAgent::read_with(&args.agent, &args.set, &models.0)?;
+    let loaded = LoadedAgent::read_with(&args.agent, &args.set, &models.0)?;
+    let LoadedAgent { mut agent, prices, schema, spend_limits, redaction, .. } = loaded;
     if let Some(path) = &args.instructions {
         let fault =
             |error: std::io::Error| format!("instructions {} could not be read: {error}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| UsageError(fault(error)))?;
+        let text = read_text(path).map_err(|error| UsageError(fault(error)))?;
         let changed = agent.to_builder().instructions(text.trim_end()).build();
         agent = changed.map_err(|error| UsageError(format!("invalid candidate: {error}")))?;
     }
@@ -36,15 +51,30 @@ pub(super) fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
         .mode(args.mode)
         .concurrency(args.parallel.get())
         .repeats(args.repeats.get())
-        .timeout(std::time::Duration::from_secs(args.timeout))
+        .timeout(std::time::Duration::from_secs(args.timeout.get()))
         .prices(prices.clone())
         .programs(Programs { folder: folder.unwrap_or(Path::new(".")).to_owned() });
+    let experiment = match redaction.map(FileRedaction::rules) {
+        Some((rules, view)) => experiment.redact(rules, view),
+        None => experiment,
+    };
     let experiment = args.allow.iter().fold(experiment, |experiment, tool| match args.mode {
         Mode::Live => experiment.allow_live(tool),
         _ => experiment.allow_pure(tool),
     });
     experiment.check_allowed().map_err(|error| UsageError(error.to_string()))?;
-    let experiment = judged(experiment, &args.judge, &args.data_set, prices)?;
+    let experiment = judged(experiment, &args.judge, &args.data_set, prices.clone())?;
+    let experiment = match args.mode {
+        // NOTE: The other modes are bounded by their data set, and run without a store, in a check of a repository for example.
+        Mode::Live if !(spend_limits.budgets.is_empty() && spend_limits.rate_limits.is_empty()) => {
+            let store = open_store(args.store.as_deref(), None, StoreAccess::Create).await?;
+            let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
+            let session =
+                builder.schema(schema).build().session(args.user.as_str(), session_of(args)).await?;
+            session.outside_requests().await?.into_iter().fold(experiment, Experiment::budgets)
+        }
+        _ => experiment,
+    };
     let experiment = if args.timelines { experiment.timelines() } else { experiment };
     Ok(if args.measured { experiment.measured() } else { experiment })
 }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use stepfold::eval::{Experiment, Judge, Spending};
 use stepfold::state_core::chat::Prices;
 
+use super::files::beside;
 use crate::args::{EvalJudgeArgs, RunArgs};
-use crate::context::LoadedAgent;
+use crate::context::{LoadedAgent, with_spend_limits};
 use crate::error::UsageError;
 use crate::model::ModelSource;
 use crate::store::open_or_create;
@@ -15,7 +16,7 @@ use crate::store::open_or_create;
 pub(super) fn judged(
     experiment: Experiment,
     args: &EvalJudgeArgs,
-    beside: &Path,
+    file: &Path,
     prices: Prices,
 ) -> anyhow::Result<Experiment> {
     let Some(path) = &args.judge else { return Ok(experiment.spending(spending(args, prices)?)) };
@@ -25,20 +26,27 @@ pub(super) fn judged(
     }
     let options = RunArgs::of_model(args.judge_model.as_deref());
     let models = ModelSource::command_line(&options);
-    let LoadedAgent { agent, prices: of_judge, .. } = LoadedAgent::read(path, &models.0)?;
-    let store = open_or_create(Some(&store_of(args, beside)))?;
-    let judge =
-        Judge::new(&agent, store).map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
+    let loaded = LoadedAgent::read(path, &models.0)?;
+    let of_judge = loaded.prices.clone();
+    let judge = loaded_judge(path, loaded, &judge_store(args, file))?;
     Ok(experiment.judge(judge).spending(spending(args, prices)?.also_priced(of_judge)))
 }
 
-fn store_of(args: &EvalJudgeArgs, beside: &Path) -> PathBuf {
-    let default = || {
-        let mut name = beside.as_os_str().to_owned();
-        name.push(".judge.db");
-        PathBuf::from(name)
-    };
-    args.judge_store.clone().unwrap_or_else(default)
+/// The judge of a file, whose budgets and redaction hold in its store.
+pub(super) fn loaded_judge(path: &Path, loaded: LoadedAgent, store: &Path) -> anyhow::Result<Judge> {
+    let LoadedAgent { agent, prices, spend_limits, redaction, .. } = loaded;
+    let store = open_or_create(store, true, None)?;
+    let judge =
+        Judge::new(&agent, store).map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
+    Ok(judge.runner_with(move |builder| {
+        let builder = redaction.iter().cloned().fold(builder, |builder, redaction| redaction.add_to(builder));
+        with_spend_limits(builder, &prices, spend_limits.clone())
+    }))
+}
+
+/// The store of a judge, whose default is beside another file.
+pub(super) fn judge_store(args: &EvalJudgeArgs, file: &Path) -> PathBuf {
+    args.judge_store.clone().unwrap_or_else(|| beside(file, ".judge.db"))
 }
 
 fn spending(args: &EvalJudgeArgs, prices: Prices) -> anyhow::Result<Spending> {

@@ -2,23 +2,26 @@
 
 mod add;
 mod candidate;
+mod files;
 mod interchange;
 mod judge;
 mod programs;
 mod served;
 mod watch;
 
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::Context as _;
 use stepfold::eval::{
-    CaseResult, Comparison, DataSet, EvalError, Experiment, Report, ReportFile, Summary, Verdict,
+    CaseResult, Comparison, DataSet, EvalError, Experiment, LeftOut, Mode, ReportFile, StoredReport, Summary,
+    Verdict,
 };
+use tempfile::SpooledTempFile;
 
 use self::add::add;
 use self::candidate::experiment;
+use self::files::CommandFiles;
 pub(super) use self::served::experiments;
 use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
@@ -35,7 +38,7 @@ pub(super) async fn eval(command: &EvalCommand, json: bool) -> anyhow::Result<Co
         EvalCommand::Import(args) => interchange::import(args, json),
         EvalCommand::Export(args) => interchange::export(args, json),
         EvalCommand::Report(EvalReportArgs { report, format }) => {
-            show::print(text_of(&read_report(report)?, format_of(*format, json))?);
+            print(&read_report(report)?, format_of(*format, json))?;
             Ok(CommandEnding::Done)
         }
         EvalCommand::Compare(EvalCompareArgs { format: EvalFormat::Junit, .. }) => {
@@ -54,8 +57,8 @@ fn open(path: &Path) -> anyhow::Result<DataSet<'static>> {
     let fault =
         |error: std::io::Error| UsageError(format!("data set {} could not be read: {error}", path.display()));
     if is_toml(path) {
-        let cases = DataSet::from_toml(&std::fs::read_to_string(path).map_err(fault)?);
-        return cases.with_context(|| named("data set", path));
+        let cases = DataSet::from_toml(&files::read_text(path).map_err(fault)?);
+        return cases.map_err(|error| invalid(named("data set", path), error));
     }
     if path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
         let path = path.display();
@@ -64,7 +67,70 @@ fn open(path: &Path) -> anyhow::Result<DataSet<'static>> {
         );
         return Err(UsageError(words).into());
     }
-    Ok(DataSet::from_json_lines(BufReader::new(File::open(path).map_err(fault)?)))
+    Ok(DataSet::from_json_lines(BufReader::new(files::open_regular(path).map_err(fault)?)))
+}
+
+/// Reads all cases, one by one: the fault of the last one is found before anything is spent for the first.
+fn check_cases(path: &Path) -> anyhow::Result<u64> {
+    let name = || named("data set", path);
+    match open(path)?.check().map_err(|error| invalid(name(), error))? {
+        0 => Err(UsageError(format!("{} has no cases", name())).into()),
+        cases => Ok(cases),
+    }
+}
+
+/// The progress of an experiment, for a person at a terminal.
+struct Progress {
+    done: u64,
+    all: u64,
+}
+
+impl Progress {
+    /// The cells of the bar.
+    const CELLS: u64 = 20;
+
+    fn count(&mut self) {
+        self.done += 1;
+        if show::is_at_terminal() {
+            show::on_this_line(&self.line());
+        }
+    }
+
+    fn line(&self) -> String {
+        let Progress { done, all } = self;
+        let cells = (done.saturating_mul(Progress::CELLS) / (*all).max(1)).min(Progress::CELLS);
+        let of = |cell: &str, count: u64| (0..count).map(|_| cell).collect::<String>();
+        format!(
+            "[{}{}] {done} of {}",
+            of("#", cells),
+            of("-", Progress::CELLS - cells),
+            counted(*all, "result")
+        )
+    }
+
+    fn clear() {
+        if show::is_at_terminal() {
+            show::on_this_line("");
+        }
+    }
+}
+
+/// Refuses a data set in place of the agent.
+fn check_order(agent: &Path, data_set: &Path) -> Result<(), UsageError> {
+    let is_data_set = |path: &Path| {
+        let text = || files::read_text(path).unwrap_or_default();
+        let endings = ["jsonl", "json", "yaml", "yml"];
+        let has_ending = path.extension().is_some_and(|found| endings.iter().any(|ending| found == *ending));
+        has_ending || is_toml(path) && text().lines().any(|line| line.trim() == "[[case]]")
+    };
+    if !is_data_set(agent) {
+        return Ok(());
+    }
+    let (agent, data_set) = (agent.display(), data_set.display());
+    let words = format!(
+        "{agent} is a data set, and the agent file comes first: stepfold eval run {data_set} {agent}"
+    );
+    Err(UsageError(words))
 }
 
 fn is_toml(path: &Path) -> bool {
@@ -76,12 +142,40 @@ fn named(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
+/// The error of a file: a fault of its contents is one of the command line that names it.
+fn invalid(file: String, error: EvalError) -> anyhow::Error {
+    match error {
+        EvalError::Line { .. }
+        | EvalError::Case { .. }
+        | EvalError::Duplicate { .. }
+        | EvalError::Compare { .. } => UsageError(format!("{file}: {error}")).into(),
+        error => anyhow::Error::from(error).context(file),
+    }
+}
+
+/// Notes some of many faults, and the number of the others.
+fn note_bounded(notes: &LeftOut, words: &str) {
+    const MOST: u64 = 20;
+    notes.lines().iter().take(20).for_each(|note| show::note_line(&format!("{words}{note}")));
+    let left = notes.count().saturating_sub(MOST);
+    if left > 0 {
+        let all = if notes.count() > LeftOut::MOST as u64 { "the first 1,000" } else { "them all" };
+        show::note_line(&format!("and {left} more; --json has {all}"));
+    }
+}
+
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    CommandFiles::of_run(args).check()?;
+    if let Some(report) = &args.report {
+        let checked = ReportFile::check(report, &files::beside(report, ".partial"));
+        checked.map_err(|error| UsageError(error.to_string()))?;
+    }
+    check_order(&args.agent, &args.data_set)?;
     let baseline = args.baseline.as_deref().map(read_report).transpose()?;
     // Before anything is spent.
     if let Some(before) =
-        baseline.as_ref().map(|baseline| baseline.head.mode).filter(|mode| *mode != args.mode)
+        baseline.as_ref().map(|baseline| baseline.head().mode).filter(|mode| *mode != args.mode)
     {
         let words = format!(
             "baseline is of mode {before}: give --mode {before}, or the report of a baseline in mode {}",
@@ -89,31 +183,20 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         );
         return Err(UsageError(words).into());
     }
-    let mut experiment = experiment(args)?;
+    let experiment = experiment(args).await?;
+    let all = check_cases(&args.data_set)?.saturating_mul(args.repeats.get());
+    let mut progress = Progress { done: 0, all };
     let cases = open(&args.data_set)?;
-    let mut file = None;
-    if let Some(path) = &args.report {
-        let (opened, continued) = kept_results(path, experiment)?;
-        (file, experiment) = (Some(opened), continued);
-    }
-    let mut results: Vec<CaseResult> = Vec::new();
+    let (mut results, experiment) = KeptResults::begin(args.report.as_deref(), experiment)?;
     let keep = |result: CaseResult, is_known: bool| {
-        if let Some(file) = file.as_mut().filter(|_| !is_known) {
-            file.keep(&result)?;
-        }
-        results.push(result);
-        Ok(())
+        progress.count();
+        results.keep(&result, is_known)
     };
     let summary = experiment.run_each_known(cases, keep).await;
-    let summary = summary.with_context(|| named("data set", &args.data_set))?;
-    if summary.cases == 0 {
-        return Err(UsageError(format!("{} has no cases", named("data set", &args.data_set))).into());
-    }
-    let report = Report::new(experiment.head(), results);
-    if let Some(file) = file {
-        file.finish(&report)?;
-    }
-    show::print(text_of(&report, format_of(args.format, json))?);
+    Progress::clear();
+    let summary = summary.map_err(|error| invalid(named("data set", &args.data_set), error))?;
+    let report = results.finish()?;
+    print(&report, format_of(args.format, json))?;
     let mut ending = ending_of(&summary, args);
     if let Some(baseline) = baseline {
         let compared =
@@ -123,14 +206,52 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     Ok(ending)
 }
 
+/// The most bytes of results that are kept in memory where no report is named. Others go into a file that has no name.
+const MOST_IN_MEMORY: usize = 8 << 20;
+
+/// The results of an experiment on their way.
+enum KeptResults<'a> {
+    Named(&'a Path, ReportFile),
+    Unnamed(SpooledTempFile),
+}
+
+impl<'a> KeptResults<'a> {
+    fn begin(report: Option<&'a Path>, experiment: Experiment) -> anyhow::Result<(Self, Experiment)> {
+        if let Some(report) = report {
+            let (file, experiment) = kept_results(report, experiment)?;
+            return Ok((KeptResults::Named(report, file), experiment));
+        }
+        let mut file = SpooledTempFile::new(MOST_IN_MEMORY);
+        experiment.head().write_line(&mut file)?;
+        Ok((KeptResults::Unnamed(file), experiment))
+    }
+
+    fn keep(&mut self, result: &CaseResult, is_known: bool) -> Result<(), EvalError> {
+        match self {
+            KeptResults::Named(_, file) => file.keep(result, is_known),
+            KeptResults::Unnamed(file) => result.write_line(file),
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<StoredReport> {
+        Ok(match self {
+            KeptResults::Named(report, file) => {
+                file.finish()?;
+                read_report(report)?
+            }
+            KeptResults::Unnamed(file) => StoredReport::new(file)?,
+        })
+    }
+}
+
 /// Begins the results of an experiment, in a file beside its report, or continues those of an interrupted one.
 fn kept_results(report: &Path, experiment: Experiment) -> anyhow::Result<(ReportFile, Experiment)> {
-    let mut partial = report.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
+    let partial = &files::beside(report, ".partial");
     let words = || format!("results {}", partial.display());
     let mut file = match ReportFile::open(report, partial) {
-        Err(error @ EvalError::Busy { .. }) => return Err(UsageError(error.to_string()).into()),
+        Err(error @ (EvalError::Busy { .. } | EvalError::NotAReport { .. })) => {
+            return Err(UsageError(error.to_string()).into());
+        }
         opened => opened.with_context(words)?,
     };
     let kept = file.kept().cases;
@@ -142,7 +263,7 @@ fn kept_results(report: &Path, experiment: Experiment) -> anyhow::Result<(Report
         error => anyhow::Error::from(error).context(words()),
     })?;
     if kept > 0 {
-        show::note(format!("continues after {}", counted(kept, "result")));
+        show::note_line(&format!("continues after {}", counted(kept, "result")));
     }
     Ok((file, experiment))
 }
@@ -152,73 +273,124 @@ fn ending_of(summary: &Summary, args: &EvalRunArgs) -> CommandEnding {
     let is_below =
         |rate: Option<f64>, least: Option<f64>| least.is_some_and(|least| rate.unwrap_or(0.0) < least);
     let mut faults = Vec::new();
-    if is_below(summary.pass_rate(), args.min_pass_rate) {
-        faults.push("pass rate below --min-pass-rate");
+    // A coverage that suffices says that the rest does not count.
+    let rate = match args.min_coverage {
+        Some(_) => summary.pass_rate(),
+        None => summary.sure_pass_rate(),
+    };
+    if is_below(rate, args.min_pass_rate) {
+        faults.push(match is_below(summary.pass_rate(), args.min_pass_rate) {
+            true => "pass rate below --min-pass-rate",
+            false => {
+                "pass rate below --min-pass-rate: cases that could not be evaluated have not passed, unless --min-coverage allows them"
+            }
+        });
     }
     if is_below(summary.coverage(), args.min_coverage) {
         faults.push("coverage below --min-coverage");
+    }
+    if summary.passed + summary.failed == 0 {
+        // A check that has seen nothing must not be green.
+        faults.push("no case could be evaluated");
     }
     if summary.errors > args.max_errors {
         faults.push("more errors than --max-errors");
     }
     for fault in &faults {
-        show::note((*fault).to_owned());
+        show::note_line(fault);
     }
     if faults.is_empty() { CommandEnding::Done } else { CommandEnding::Failed }
 }
 
-fn read_report(path: &Path) -> anyhow::Result<Report> {
-    let file = File::open(path)
-        .map_err(|error| UsageError(format!("report {} could not be read: {error}", path.display())))?;
-    Report::from_json_lines(BufReader::new(file)).with_context(|| named("report", path))
+fn read_report(path: &Path) -> anyhow::Result<StoredReport> {
+    StoredReport::open(path).map_err(|error| match error {
+        EvalError::Io { source, .. } => {
+            UsageError(format!("report {} could not be read: {source}", path.display())).into()
+        }
+        error => invalid(named("report", path), error),
+    })
 }
 
 /// Compares a candidate with a baseline. A regression, or a comparison that says nothing, fails the command.
 fn compare(
-    baseline: &Report,
-    candidate: &Report,
+    baseline: &StoredReport,
+    candidate: &StoredReport,
     (seed, max_losses): (u64, Option<u64>),
     format: EvalFormat,
 ) -> anyhow::Result<CommandEnding> {
-    let comparison = Comparison::of(baseline, candidate, seed)?;
+    let comparison = Comparison::of_stored(baseline, candidate, seed)
+        .map_err(|error| invalid("invalid comparison".to_owned(), error))?;
     match format {
         EvalFormat::Json => {
             let mut object = serde_json::to_value(&comparison)?;
             object["verdict"] = serde_json::to_value(comparison.verdict())?;
-            show::line(object.to_string());
+            show::single_line(&object.to_string());
         }
         EvalFormat::Markdown => show::print(comparison.to_markdown(ROWS)),
         EvalFormat::Table => {
-            let lost = comparison.lost.iter().map(|(case, why)| format!("lost {case}: {why}\n"));
+            let lost = comparison.lost.iter();
+            let word = if comparison.mode == Mode::Replay { "differs" } else { "lost" };
+            let lost = lost.map(|(case, why)| format!("{word} {}: {why}\n", show::in_one_line(case)));
             show::print(format!("{comparison}{}", lost.collect::<String>()));
+            let left = comparison.losses - comparison.lost.len() as u64;
+            if left > 0 {
+                show::single_line(&format!("{word}: and {left} more"));
+            }
         }
         // A test report stays one document: the comparison is for the person who reads the log.
         EvalFormat::Junit => show::note(comparison.to_string().trim_end().to_owned()),
     }
-    let is_over = max_losses.is_some_and(|most| comparison.losses > most);
+    let is_over = max_losses.is_some_and(|most| comparison.possible_losses() > most);
     if is_over {
-        show::note("more lost cases than --max-losses".to_owned());
+        show::note_line(&over_losses(&comparison));
     }
     Ok(match comparison.verdict() {
         _ if is_over => CommandEnding::Failed,
-        Verdict::Worse | Verdict::Unknown => CommandEnding::Failed,
-        _ => CommandEnding::Done,
+        Verdict::Better | Verdict::NoDifference | Verdict::Agrees => CommandEnding::Done,
+        _ => CommandEnding::Failed,
     })
+}
+
+/// The reason of a status 1 for --max-losses. A case that the candidate could not answer has not shown that it is no loss.
+fn over_losses(comparison: &Comparison) -> String {
+    let Comparison { losses, unpaired_passed, untried_failed, .. } = comparison;
+    let mut parts = vec![format!("{losses} lost")];
+    if *unpaired_passed > 0 {
+        parts.push(format!("{unpaired_passed} that the baseline passed and the candidate could not answer"));
+    }
+    if *untried_failed > 0 {
+        parts.push(format!("{untried_failed} that it failed and the baseline has not tried"));
+    }
+    format!("more cases than --max-losses are lost, or may be: {}", parts.join(", "))
 }
 
 fn format_of(format: EvalFormat, json: bool) -> EvalFormat {
     if json { EvalFormat::Json } else { format }
 }
 
-fn text_of(report: &Report, format: EvalFormat) -> anyhow::Result<String> {
-    Ok(match format {
-        EvalFormat::Table => report.to_string(),
-        EvalFormat::Markdown => report.to_markdown(ROWS),
-        EvalFormat::Junit => report.to_junit()?,
-        EvalFormat::Json => {
-            let mut lines = Vec::new();
-            report.write_json_lines(&mut lines)?;
-            String::from_utf8(lines)?
-        }
-    })
+/// Prints a report result by result.
+fn print(report: &StoredReport, format: EvalFormat) -> anyhow::Result<()> {
+    let mut out = show::OutputLines::default();
+    match format {
+        EvalFormat::Table => report.write_table(&mut out),
+        EvalFormat::Markdown => report.write_markdown(&mut out, ROWS),
+        EvalFormat::Junit => report.write_junit(&mut out),
+        EvalFormat::Json => report.write_json_lines(&mut out),
+    }?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Progress;
+
+    #[test]
+    fn the_bar_is_as_long_as_its_share() {
+        let line = |done, all| Progress { done, all }.line();
+        assert_eq!(line(0, 10), "[--------------------] 0 of 10 results");
+        assert_eq!(line(5, 10), "[##########----------] 5 of 10 results");
+        assert_eq!(line(10, 10), "[####################] 10 of 10 results");
+        // Cases that were added meanwhile.
+        assert_eq!(line(3, 1), "[####################] 3 of 1 result");
+    }
 }

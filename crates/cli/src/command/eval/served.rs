@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use stepfold::eval::{Agent, Judge};
+use stepfold::eval::Agent;
 use stepfold::server::http::{CandidateChange, Candidates, ExperimentFolder};
 
+use super::files::beside;
+use super::judge::loaded_judge;
 use crate::args::{RunArgs, ServeArgs};
 use crate::context::LoadedAgent;
-use crate::error::UsageError;
 use crate::model::ModelSource;
-use crate::store::open_or_create;
 
 /// The tables of an agent file that a request may change. The others name programs, files and servers.
 const TABLES: [&str; 4] = ["clear_results.", "limits.", "trim.", "window."];
@@ -26,12 +26,8 @@ pub(in crate::command) fn experiments(
     let Some(path) = &options.judge else { return Ok(Some(folder)) };
     let args = RunArgs::of_model(None);
     let models = ModelSource::command_line(&args);
-    let LoadedAgent { agent, .. } = LoadedAgent::read(path, &models.0)?;
-    let mut store = path.as_os_str().to_owned();
-    store.push(".judge.db");
-    let judge = Judge::new(&agent, open_or_create(Some(Path::new(&store)))?);
-    let judge = judge.map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
-    Ok(Some(folder.judge(judge)))
+    let loaded = LoadedAgent::read(path, &models.0)?;
+    Ok(Some(folder.judge(loaded_judge(path, loaded, &beside(path, ".judge.db"))?)))
 }
 
 /// Candidates that are changes of a file.

@@ -1,6 +1,7 @@
 //! `stepfold eval watch`: the last turns of stored sessions are evaluated, and the sessions labelled.
 //!
-//! The label of a turn is the memory of the command: after a kill, or beside another process, a turn that has one is left out.
+//! The label of a turn is the memory of the command: after a kill, or beside another process, a turn that has one is left out. Of several
+//! watchers one evaluates a turn: it claims it by a label, which it removes afterwards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,14 +9,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 use stepfold::eval::{Case, CaseStatus, EvalError, Expectation, Experiment, Mode};
-use stepfold::session_scopes::{Label, LabelVersion, ReadLabels, SessionStore as _};
+use stepfold::runner::{SystemClock, WallClock as _};
+use stepfold::session_scopes::{AnyStore, Label, LabelVersion, ReadLabels, SessionKey, SessionStore as _};
 
+use super::add::is_missing;
+use super::files::{CommandFiles, read_text};
 use super::judge::judged;
 use super::programs::Programs;
 use crate::args::EvalWatchArgs;
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
-use crate::show;
+use crate::show::{self, counted};
 
 /// The file of expectations.
 #[derive(Deserialize)]
@@ -25,24 +29,33 @@ struct ExpectationFile {
 }
 
 pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<CommandEnding> {
-    if !(0.0..=1.0).contains(&args.sample) {
-        return Err(UsageError(format!("invalid --sample {}: must be from 0 to 1", args.sample)).into());
-    }
+    CommandFiles::of_watch(args)?.check()?;
     let expect = expectations(&args.expect)?;
-    let context = CommandContext::for_write(&args.target)?;
+    let context = CommandContext::for_write(&args.target).await?;
     let folder = args.expect.parent().filter(|folder| !folder.as_os_str().is_empty());
     let experiment = Experiment::new(context.runner.agent())
         .mode(Mode::Recorded)
         .prices(context.prices.clone())
         .programs(Programs { folder: folder.unwrap_or(Path::new(".")).to_owned() });
+    let experiment = match context.runner.redaction() {
+        Some((rules, view)) => experiment.redact(rules, view),
+        None => experiment,
+    };
     let experiment = judged(experiment, &args.judge, &args.expect, context.prices.clone())?;
     let watching = Watching { context: &context, experiment, expect, json };
     let looking = Box::pin(async {
+        let mut before = None;
         loop {
-            let ending = Box::pin(watching.look(args)).await?;
+            let looked = Box::pin(watching.look(args)).await?;
+            // A look that has found the same is not told again.
+            if before != Some(looked) {
+                show::note_line(&looked.words());
+            }
+            before = Some(looked);
             match args.every {
                 Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds.get())).await,
-                None => return Ok(ending),
+                None if looked.faulty > 0 => return Ok(CommandEnding::Failed),
+                None => return Ok(CommandEnding::Done),
             }
         }
     });
@@ -51,13 +64,48 @@ pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<Co
 
 fn expectations(path: &Path) -> anyhow::Result<Vec<Expectation>> {
     let fault = |why: String| UsageError(format!("expectations {} could not be read: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
-    let file: ExpectationFile = toml::from_str(&text).map_err(|error| fault(error.to_string()))?;
-    // Checked as those of a case are; the turns that they are for have records.
+    let text = read_text(path).map_err(|error| fault(error.to_string()))?;
+    let file: ExpectationFile = toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        fault(format!("line {}: {}", 1 + before.matches('\n').count(), error.message()))
+    })?;
+    if file.expect.is_empty() {
+        return Err(fault("`expect` is empty, so nothing is expected".to_owned()).into());
+    }
+    if let Some(expectation) = file.expect.iter().find(|expectation| expectation.needs_record()) {
+        let name = expectation.name();
+        return Err(
+            fault(format!("`{name}` compares the recorded turn with itself, and so says nothing")).into()
+        );
+    }
+    // Checked as those of a case are.
     let mut case = Case::new("turn", "-");
-    case.expect = file.expect.iter().filter(|expectation| !expectation.needs_record()).cloned().collect();
+    case.expect.clone_from(&file.expect);
     case.check().map_err(|error| fault(error.to_string()))?;
     Ok(file.expect)
+}
+
+/// The sessions of one look, by what was found of each.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Looked {
+    evaluated: u64,
+    labelled: u64,
+    under_way: u64,
+    unsampled: u64,
+    unsuited: u64,
+    faulty: u64,
+}
+
+impl Looked {
+    fn words(self) -> String {
+        let Looked { evaluated, labelled, under_way, unsampled, unsuited, faulty } = self;
+        let sessions = evaluated + labelled + under_way + unsampled + unsuited + faulty;
+        format!(
+            "looked at {}: {evaluated} evaluated, {labelled} labelled before, {under_way} under way, \
+             {unsampled} not in the sample, {unsuited} without a turn that suits, {faulty} not evaluated",
+            counted(sessions, "session")
+        )
+    }
 }
 
 struct Watching<'a> {
@@ -69,61 +117,157 @@ struct Watching<'a> {
 
 impl Watching<'_> {
     /// Looks at each session once.
-    async fn look(&self, args: &EvalWatchArgs) -> anyhow::Result<CommandEnding> {
-        let mut ending = CommandEnding::Done;
+    async fn look(&self, args: &EvalWatchArgs) -> anyhow::Result<Looked> {
+        let mut looked = Looked::default();
         for listed in self.context.list(args.newest.get()).await? {
             let id = listed.key.id.as_str();
-            match Box::pin(self.evaluate(id, args.sample)).await {
-                Ok(true) => {}
-                Ok(false) => ending = CommandEnding::Failed,
-                // One damaged session does not hide the others.
-                Err(error) => {
-                    show::note(format!("session {id} could not be evaluated: {error:#}"));
-                    ending = CommandEnding::Failed;
-                }
+            // One damaged session does not hide the others. A session that was deleted meanwhile is left out.
+            if let Err(error) = Box::pin(self.evaluate(id, args.sample, &mut looked)).await
+                && !is_missing(&error)
+            {
+                show::note_line(&format!("session {id} could not be evaluated: {error:#}"));
+                looked.faulty += 1;
             }
         }
-        Ok(ending)
+        Ok(looked)
     }
 
-    /// Evaluates the last turn of a session, if it has ended, is in the sample, and has no label. False if it could not be
-    /// evaluated.
-    async fn evaluate(&self, id: &str, sample: f64) -> anyhow::Result<bool> {
-        let session = self.context.session_named(id).await?;
+    /// Evaluates the last turn of a session, if it has ended, is in the sample, and has no label.
+    async fn evaluate(&self, id: &str, sample: f64, looked: &mut Looked) -> anyhow::Result<()> {
+        let context = self.context;
+        let Some(session) = context.runner.find_session(context.user.as_str(), id).await? else {
+            return Ok(());
+        };
         if session.unfinished().await?.is_some() {
-            return Ok(true);
+            looked.under_way += 1;
+            return Ok(());
         }
         let case = match Case::taken_from(&session, None).await {
             Ok(case) => case,
-            Err(EvalError::NoTurn { .. } | EvalError::Unsuited { .. }) => return Ok(true),
+            Err(EvalError::NoTurn { .. } | EvalError::Unsuited { .. } | EvalError::Erased { .. }) => {
+                looked.unsuited += 1;
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
         };
-        let Some(version) = case.source.as_ref().map(|source| source.last_version) else { return Ok(true) };
+        let Some(version) = case.source.as_ref().map(|source| source.last_version) else { return Ok(()) };
         let names = [format!("eval-passed-{version}"), format!("eval-failed-{version}")];
-        let labels = self.context.runner.store().labels(ReadLabels::new(session.key().clone())).await?;
-        let is_labelled = labels.iter().any(|(label, _)| names.iter().any(|name| label.as_str() == name));
-        if is_labelled || !case.is_sampled(sample) {
-            return Ok(true);
+        let turn = WatchedTurn { store: context.runner.store(), key: session.key(), version, names: &names };
+        if turn.is_labelled().await? {
+            looked.labelled += 1;
+            return Ok(());
         }
+        if !case.is_sampled(sample) {
+            looked.unsampled += 1;
+            return Ok(());
+        }
+        let Some(claim) = turn.claim().await? else {
+            looked.under_way += 1;
+            return Ok(());
+        };
+        // Another watcher may have evaluated it between the two.
+        let evaluated = match turn.is_labelled().await? {
+            true => {
+                looked.labelled += 1;
+                Ok(())
+            }
+            false => self.evaluate_claimed(case, &turn, looked).await,
+        };
+        turn.release(&claim).await?;
+        evaluated
+    }
+
+    /// Evaluates a turn that no other watcher evaluates, and labels it.
+    async fn evaluate_claimed(
+        &self,
+        case: Case,
+        turn: &WatchedTurn<'_>,
+        looked: &mut Looked,
+    ) -> anyhow::Result<()> {
+        let (id, version) = (turn.key.id.as_str(), turn.version);
         let case = self.expect.iter().cloned().fold(case, Case::expect);
         let result = self.experiment.run_case(&case).await;
-        let [passed, failed] = names;
+        let [passed, failed] = turn.names;
         let name = match result.status {
             CaseStatus::Passed => passed,
             CaseStatus::Failed => failed,
             _ => {
-                show::note(format!("session {id} could not be evaluated: {}", result.why()));
-                return Ok(false);
+                show::note_line(&format!("session {id} could not be evaluated: {}", result.why()));
+                looked.faulty += 1;
+                return Ok(());
             }
         };
-        let label = LabelVersion::new(session.key().clone(), Label::new(name.as_str())?, version);
-        self.context.runner.store().set_label(label).await?;
-        show::line(match self.json {
+        let label = LabelVersion::new(turn.key.clone(), Label::new(name.as_str())?, version);
+        turn.store.set_label(label).await?;
+        show::single_line(&match self.json {
             true => {
                 json!({"session": id, "version": version, "label": name, "scores": result.scores}).to_string()
             }
             false => format!("{id}  {name}  {}", result.why()).trim_end().to_owned(),
         });
-        Ok(true)
+        looked.evaluated += 1;
+        Ok(())
+    }
+}
+
+/// The last turn of a session, which one of all watchers evaluates.
+///
+/// Its claim is a label with the time at which it was made, in periods. The first watcher that sets it has it, for the store tells each
+/// whether it was set before; of two that set the labels of two periods, each sees the other's label, or one of them does, and gives way.
+/// A claim of a watcher that was killed is over after two periods, which is longer than a case may take.
+struct WatchedTurn<'a> {
+    store: &'a AnyStore,
+    key: &'a SessionKey,
+    version: u64,
+    /// The labels of its results.
+    names: &'a [String; 2],
+}
+
+/// The seconds of a period of claims.
+const PERIOD: i64 = 600;
+
+impl WatchedTurn<'_> {
+    async fn labels(&self) -> anyhow::Result<Vec<String>> {
+        let labels = self.store.labels(ReadLabels::new(self.key.clone())).await?;
+        Ok(labels.into_iter().map(|(label, _)| label.as_str().to_owned()).collect())
+    }
+
+    async fn is_labelled(&self) -> anyhow::Result<bool> {
+        Ok(self.labels().await?.iter().any(|label| self.names.contains(label)))
+    }
+
+    /// Claims the turn; `None` while another watcher has it.
+    async fn claim(&self) -> anyhow::Result<Option<Label>> {
+        let period = SystemClock.now().as_micros() / (PERIOD * 1_000_000);
+        let prefix = format!("eval-claim-{}-", self.version);
+        let own = Label::new(format!("{prefix}{period}"))?;
+        for (label, made) in self.claims(&prefix).await? {
+            match made + 1 >= period {
+                true => return Ok(None),
+                false => self.release(&Label::new(label)?).await?,
+            }
+        }
+        let set = LabelVersion::new(self.key.clone(), own.clone(), self.version);
+        if self.store.set_label(set).await?.is_some() {
+            return Ok(None);
+        }
+        let has_others = self.claims(&prefix).await?.iter().any(|(label, _)| label != own.as_str());
+        if has_others {
+            self.release(&own).await?;
+        }
+        Ok((!has_others).then_some(own))
+    }
+
+    /// The claims, each with its period.
+    async fn claims(&self, prefix: &str) -> anyhow::Result<Vec<(String, i64)>> {
+        let labels = self.labels().await?.into_iter();
+        Ok(labels
+            .filter_map(|label| Some((label.clone(), label.strip_prefix(prefix)?.parse().ok()?)))
+            .collect())
+    }
+
+    async fn release(&self, claim: &Label) -> anyhow::Result<()> {
+        self.store.set_label(LabelVersion::removal(self.key.clone(), claim.clone())).await?;
+        Ok(())
     }
 }

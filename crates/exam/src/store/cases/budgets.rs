@@ -9,12 +9,13 @@ use crate::store::context::{
     schema,
 };
 use stepfold_session_scopes::{
-    AppId, BudgetAmount, BudgetBalance, BudgetId, ReservationId, SessionError, SessionKey, UserId,
+    AppId, BudgetAmount, BudgetBalance, BudgetId, BudgetRaise, ReservationId, SessionError, SessionKey,
+    UserId,
 };
 use stepfold_session_scopes::{
-    AppendEvent, ClaimSession, CreateSession, DeleteSession, ForkSession, ListSpend, RaiseBudgets,
-    ReadBudgets, ReleaseClaim, ReservationEnd, ReserveSpend, RewindSession, SessionStore, SettleOpen,
-    SettleSpend, SpendAmounts, SpendState,
+    AppendClaim, AppendEvent, AppendReservation, ClaimSession, CreateSession, DeleteSession, ForkSession,
+    ListRaises, ListSpend, RaiseBudgets, ReadBudgets, ReleaseClaim, ReservationEnd, ReserveSpend,
+    RewindSession, SessionStore, SettleOpen, SettleSpend, SpendAmounts, SpendState, TakeOver,
 };
 use stepfold_session_scopes::{Author, EventId, Expected, InvocationId, WorkerId};
 
@@ -26,6 +27,10 @@ cases! {
     a_released_reservation_leaves_nothing,
     a_reply_and_its_settlement_are_one_commit,
     an_append_that_fails_settles_nothing,
+    an_append_reserves_once_under_the_claim_that_it_leaves,
+    an_event_is_appended_without_a_reservation_that_does_not_fit,
+    an_append_that_fails_reserves_nothing,
+    appends_settle_first_and_reserve_all_or_nothing,
     open_reservations_of_a_session_count_as_their_estimates,
     a_deleted_session_leaves_no_open_reservation,
     a_rewound_session_leaves_no_open_reservation,
@@ -33,6 +38,8 @@ cases! {
     the_sums_of_ended_windows_are_deleted_once_nothing_is_reserved,
     the_first_reservation_under_a_claim_settles_those_of_earlier_claims,
     a_raised_limit_holds_until_a_higher_one,
+    a_raise_that_changes_a_limit_is_recorded_once,
+    of_two_first_raises_at_once_one_is_the_limit_before_the_other,
     the_parts_of_a_rolling_window_count_together,
     reservations_in_two_parts_of_a_window_at_once_never_exceed_its_limit,
     sixty_four_reservations_at_once_never_exceed_the_limit,
@@ -209,6 +216,153 @@ async fn an_append_that_fails_settles_nothing(context: CaseContext) -> StoreCase
     Ok(())
 }
 
+/// An event that makes a reservation, at a version of the session.
+fn append_reserving(
+    key: &SessionKey,
+    version: u64,
+    reserved: ReserveSpend,
+) -> Result<AppendEvent, CaseFault> {
+    let event = event(&format!("e{}", version + 1))?;
+    Ok(AppendEvent::new(key.clone(), version, event, &schema()?).reserving(reserved))
+}
+
+async fn an_append_reserves_once_under_the_claim_that_it_leaves(context: CaseContext) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    if !context.store.reserves_with_appends() {
+        return Ok(());
+    }
+    context.reserve(&key, "r0", &[("day", 7, 100)]).await?;
+    let reserved = context.reserving(&key, "r1", &[("day", 60, 100)])?.settling_earlier_claims();
+    let take = AppendClaim::Take { owner: WorkerId::new("a")?, duration: MINUTE, take_over: TakeOver::Never };
+    let append = append_reserving(&key, 0, reserved)?.with_claim(take);
+    let receipt = context.store.append(append.clone()).await?;
+    // The claim of the append is the first one, and what was reserved before it is of a worker that is gone.
+    let is_claimed = receipt.claim.is_some();
+    let (settled, reserved) = if is_claimed { (7, 60) } else { (0, 67) };
+    let made = BudgetBalance::new(context.budget("day")?, settled, reserved);
+    ensure_eq!(receipt.reservation, Some(AppendReservation::Made(vec![made])));
+    // A retry after a lost acknowledgement does not know the result.
+    ensure_eq!(context.store.append(append).await?.reservation, None);
+    ensure_eq!(context.sums("day").await?, (settled, reserved));
+    // The reservation is one of this claim: the next one under it does not settle it, one under a later claim does.
+    if let Some(claim) = receipt.claim {
+        let next = context.reserving(&key, "r2", &[("day", 5, 100)])?.under_claim(Some(claim.token), at(60));
+        context.store.reserve(next.settling_earlier_claims()).await?;
+        ensure_eq!(context.sums("day").await?, (7, 65));
+        context.store.release(ReleaseClaim::new(key.clone(), claim.token)).await?;
+        let token = context.claimed(&key, "b").await?;
+        let last = context.reserving(&key, "r3", &[("day", 1, 100)])?.under_claim(token, at(60));
+        context.store.reserve(last.settling_earlier_claims()).await?;
+        ensure_eq!(context.sums("day").await?, (72, 1));
+    }
+    Ok(())
+}
+
+async fn an_event_is_appended_without_a_reservation_that_does_not_fit(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    if !context.store.reserves_with_appends() {
+        return Ok(());
+    }
+    context.reserve(&key, "r1", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)]).await?;
+    let reserved = context.reserving(&key, "r2", &[("a", 10, 100), ("b", 10, 15), ("c", 10, 100)])?;
+    // A budget that is settled with it keeps its settlement, before and after the one that is full.
+    context.reserve(&key, "r3", &[("a", 1, 100), ("c", 1, 100)]).await?;
+    let append = append_reserving(&key, 0, reserved)?;
+    let append = append.settling([context.settling("r3", &[("a", 2), ("c", 3)])?]);
+    let receipt = context.store.append(append).await?;
+    ensure_eq!((receipt.version, receipt.reservation), (1, Some(AppendReservation::Refused)));
+    ensure_eq!(context.sums("a").await?, (2, 10));
+    ensure_eq!(context.sums("b").await?, (0, 10));
+    ensure_eq!(context.sums("c").await?, (3, 10));
+    let listed = context.store.spend(ListSpend::new(key.app.clone())).await?;
+    ensure_eq!(listed.len(), 2);
+    // The same id is free for a request that fits.
+    context.reserve(&key, "r2", &[("b", 5, 15)]).await?;
+    // In a rolling window, what is beside counts.
+    let reserved = context.in_window(&key, "w1", "part2", &["part1"])?;
+    context.reserve(&key, "w0", &[("part1", 95, 100)]).await?;
+    let receipt = context.store.append(append_reserving(&key, 1, reserved)?).await?;
+    ensure_eq!(receipt.reservation, Some(AppendReservation::Refused));
+    ensure_eq!(context.sums("part2").await?, (0, 0));
+    Ok(())
+}
+
+async fn an_append_that_fails_reserves_nothing(context: CaseContext) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    let reserved = context.reserving(&key, "r1", &[("day", 60, 100)])?;
+    let append = append_reserving(&key, 7, reserved)?;
+    ensure_error!(context.store.append(append).await, SessionError::Conflict { .. });
+    ensure_eq!(context.sums("day").await?, (0, 0));
+    ensure!(context.store.spend(ListSpend::new(key.app)).await?.is_empty(), "nothing is reserved");
+    Ok(())
+}
+
+/// The names and the limits of the budgets of the next case.
+const LIMITED: [(&str, u64); 3] = [("a", 40), ("b", 60), ("c", 25)];
+
+/// Numbers that look random, and are the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// The law of appends that settle and reserve: what is settled with them counts, what they reserve is in all budgets or in
+/// none, and never more than the limit.
+async fn appends_settle_first_and_reserve_all_or_nothing(context: CaseContext) -> StoreCaseResult {
+    let key = context.session("s1").await?;
+    if !context.store.reserves_with_appends() {
+        return Ok(());
+    }
+    let mut numbers = Numbers(7);
+    let (mut settled, mut open) = ([0_u64; 3], Vec::<(String, [u64; 3])>::new());
+    let mut refused = 0;
+    for version in 0..60 {
+        let id = format!("r{version}");
+        let amounts = [(); 3].map(|()| numbers.below(3) * numbers.below(12));
+        let parts: Vec<(&str, u64, u64)> = (LIMITED.iter().zip(amounts))
+            .filter(|(_, amount)| *amount > 0)
+            .map(|((name, limit), amount)| (*name, amount, *limit))
+            .collect();
+        let mut ended = Vec::new();
+        for _ in 0..numbers.below(3).min(open.len() as u64) {
+            let index = numbers.below(open.len() as u64);
+            let (id, reserved) = open.remove(usize::try_from(index).unwrap_or_default());
+            // NOTE: less than a third of what was reserved, so that there is room for the next ones.
+            let actual = reserved.map(|amount| amount / 4);
+            let named: Vec<(&str, u64)> =
+                (LIMITED.iter().zip(actual)).map(|((name, _), sum)| (*name, sum)).collect();
+            ended.push(context.settling(&id, &named)?);
+            settled = std::array::from_fn(|budget| settled[budget] + actual[budget]);
+        }
+        let append = append_reserving(&key, version, context.reserving(&key, &id, &parts)?)?;
+        let receipt = context.store.append(append.settling(ended)).await?;
+        let sum =
+            |budget: usize| -> u64 { settled[budget] + open.iter().map(|(_, of)| of[budget]).sum::<u64>() };
+        let fits =
+            (0..3).all(|budget| amounts[budget] == 0 || sum(budget) + amounts[budget] <= LIMITED[budget].1);
+        let is_made = matches!(receipt.reservation, Some(AppendReservation::Made(_)));
+        ensure_eq!((version, is_made), (version, fits));
+        if fits {
+            open.push((id, amounts));
+        } else {
+            refused += 1;
+        }
+        for (budget, (name, limit)) in LIMITED.iter().enumerate() {
+            let reserved = open.iter().map(|(_, of)| of[budget]).sum::<u64>();
+            ensure_eq!((version, context.sums(name).await?), (version, (settled[budget], reserved)));
+            ensure!(settled[budget] + reserved <= *limit, "{name} is above its limit");
+        }
+    }
+    ensure!((10..50).contains(&refused), "{refused} of 60 were refused");
+    Ok(())
+}
+
 async fn open_reservations_of_a_session_count_as_their_estimates(context: CaseContext) -> StoreCaseResult {
     let (key, other) = (context.session("s1").await?, context.session("s2").await?);
     context.reserve(&key, "r1", &[("day", 10, 100)]).await?;
@@ -382,6 +536,67 @@ async fn a_raised_limit_holds_until_a_higher_one(context: CaseContext) -> StoreC
         context.store.reserve(context.in_window(&key, "r7", "part2", &["part1"])?).await,
         SessionError::BudgetExhausted { settled: 0, reserved: 200, limit: 200, requested: 10, .. }
     );
+    Ok(())
+}
+
+async fn a_raise_that_changes_a_limit_is_recorded_once(context: CaseContext) -> StoreCaseResult {
+    let app = AppId::new(context.app.as_str())?;
+    let (ada, listed) = (UserId::new("ada")?, ListRaises::new().of_app(app.clone()));
+    let raise = async |name: &str, by: &str, second: i64, from: u64, to: u64| -> Result<(), SessionError> {
+        let record = BudgetRaise::new(app.clone(), name, Author::new(by)?, at(second))
+            .of_user((name == "day").then(|| ada.clone()))
+            .shared_by("user ada", "tokens")
+            .limits(from, to);
+        let raise = RaiseBudgets::new([context.budget(name)?], to).recorded(record);
+        context.store.raise_budgets(raise).await
+    };
+    ensure!(context.store.raises(listed.clone()).await?.is_empty(), "nothing was raised");
+    raise("day", "carol", 5, 10, 20).await?;
+    // Lower than before, and the same once more.
+    raise("day", "dave", 6, 10, 15).await?;
+    raise("day", "dave", 7, 10, 20).await?;
+    // The limit before is the one that holds, if another raise came between.
+    raise("day", "dave", 8, 10, 30).await?;
+    raise("team", "carol", 9, 1, 2).await?;
+    let found = context.store.raises(listed.clone()).await?;
+    let told: Vec<_> = found
+        .iter()
+        .map(|raise| (&*raise.budget, raise.by.as_str(), raise.at, raise.from, raise.to))
+        .collect();
+    let expected =
+        [("team", "carol", at(9), 1, 2), ("day", "dave", at(8), 20, 30), ("day", "carol", at(5), 10, 20)];
+    ensure_eq!(told, expected);
+    ensure_eq!(
+        (&*found[1].shared_by, &*found[1].unit, &found[1].user),
+        ("user ada", "tokens", &Some(ada.clone()))
+    );
+    ensure_eq!(context.store.raises(listed.clone().at_most(1)).await?, found[..1].to_vec());
+    ensure_eq!(context.store.raises(listed.clone().of_user(ada)).await?, found[1..].to_vec());
+    ensure!(context.store.raises(listed.of_user(UserId::new("bob")?)).await?.is_empty(), "Bob has none");
+    Ok(())
+}
+
+/// Whichever comes first, the records tell how the limit has risen: from 10 to 20 and then to 30, or to 30 alone.
+async fn of_two_first_raises_at_once_one_is_the_limit_before_the_other(
+    context: CaseContext,
+) -> StoreCaseResult {
+    let app = AppId::new(context.app.as_str())?;
+    let raise = async |name: &str, to: u64| -> Result<(), SessionError> {
+        let record = BudgetRaise::new(app.clone(), name, Author::new("carol")?, at(5)).limits(10, to);
+        let raise = RaiseBudgets::new([context.budget(name)?], to).recorded(record);
+        context.store.raise_budgets(raise).await
+    };
+    for index in 0..24 {
+        let name = format!("day{index}");
+        for raised in join_all([raise(&name, 20), raise(&name, 30)]).await {
+            raised?;
+        }
+        let raises = context.store.raises(ListRaises::new().of_app(app.clone())).await?;
+        let own = raises.iter().filter(|raise| *raise.budget == *name);
+        let mut told: Vec<(u64, u64)> = own.map(|raise| (raise.from, raise.to)).collect();
+        told.sort_unstable();
+        ensure!(told == [(10, 20), (20, 30)] || told == [(10, 30)], "{told:?}");
+    }
     Ok(())
 }
 

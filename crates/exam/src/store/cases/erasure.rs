@@ -316,7 +316,7 @@ async fn a_list_does_not_find_what_was_erased(context: CaseContext) -> StoreCase
         let request = with(request, |request| request.text = Some(MARKER.into()));
         Ok::<_, SessionError>(context.store.list(request).await?.sessions.len())
     };
-    ensure_eq!(found().await?, 2);
+    ensure_eq!(found().await?, if context.lists_messages { 2 } else { 0 });
     context.erase_events("one", &key, [1]).await?;
     ensure_eq!(found().await?, 0);
     context.check(&key, 1).await

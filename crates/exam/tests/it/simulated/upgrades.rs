@@ -26,6 +26,7 @@ fn changed(scenario: &Scenario, number: u8) -> Agent {
     let mut scenario = scenario.clone();
     let place = usize::from(number) % scenario.tools.len().max(1);
     let tool = scenario.tools.get_mut(place);
+    let is_other_way = number / 6 % 2 == 1;
     match (number % 6, tool) {
         (0, Some(tool)) => {
             tool.effect = if tool.effect == Effect::Pure { Effect::AtMostOnce } else { Effect::Pure };
@@ -34,7 +35,9 @@ fn changed(scenario: &Scenario, number: u8) -> Agent {
             tool.asks = if matches!(tool.asks, Asks::Never) { Asks::Always } else { Asks::Never };
         }
         (2, Some(_)) => drop(scenario.tools.pop()),
+        (3, _) if is_other_way => scenario.options.steps = 1,
         (3, _) => scenario.options.steps += 3,
+        (5, Some(tool)) if is_other_way => tool.is_exit = !tool.is_exit,
         _ => {}
     }
     let agent = agents::agent(&scenario, &Executions::new());
@@ -87,24 +90,29 @@ fn check(scenario: &Scenario, number: u8, seen: &mut Seen) -> Result<(), TestCas
     let start = Run::new(&before, agents::input(scenario), "run-1").unwrap();
     let (_, events) = continued(start.clone(), scenario.seed);
     let mut old = start;
+    let is_changed = !after.changes_since(before.fingerprint()).is_empty();
     for place in 1..=events.len() {
         let prefix = &events[..place];
         old.follow(&prefix[place - 1]).unwrap();
+        if old.exit().is_some() {
+            break;
+        }
         let mut run = Run::new(&after, agents::input(scenario), "run-1").unwrap();
-        run.follow_other_agent();
+        if is_changed {
+            run.follow_other_agent();
+        }
         for event in prefix {
             let followed = run.follow(event);
             prop_assert!(followed.is_ok(), "{} of {}: {:?}", event.name(), place, followed.err());
         }
+        run.continue_unended();
         run.upgrade_from(before.fingerprint());
         run.take_over();
         prop_assert_eq!(run.transcript(), old.transcript());
         prop_assert_eq!(run.state(), old.state());
         prop_assert_eq!((run.steps(), run.usage()), (old.steps(), old.usage()));
-        if run.exit().is_some() {
-            continue;
-        }
-        let is_changed = !after.changes_since(before.fingerprint()).is_empty();
+        // Whatever the other agent would have ended here, the record has no end.
+        prop_assert!(!is_changed || run.exit().is_none(), "{:?} after {place}", run.exit());
         prop_assert_eq!(matches!(run.decide(), RunNeed::Upgrade), is_changed);
         // What is touched is a call that is open.
         let open: Vec<String> = run.open_calls().into_iter().map(|(_, call)| call.name).collect();

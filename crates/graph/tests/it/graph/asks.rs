@@ -7,7 +7,7 @@ use stepfold_agent_loop::{Agent, Breakpoint, Decision, Exit, Run, RunBuilder};
 use stepfold_graph::{AgentNode, END, Graph, Node, NodeContext, NodeError, START, Update};
 
 use super::kit::*;
-use crate::loop_kit::{Notes, chain, outcome_of, reloaded, script, shown};
+use crate::loop_kit::{Notes, chain, go_on, outcome_of, reloaded, script, shown};
 
 /// Asks whether to publish, and does what was decided.
 async fn publish(node: NodeContext) -> Result<Update, NodeError> {
@@ -71,6 +71,69 @@ async fn a_node_asks() {
         state: {"log":["a","{\"modify\":{\"arguments\":{\"title\":\"All stalls\"}}}","b"]}
     "#]]
     .assert_eq(&ended.text());
+}
+
+/// A node that has changed is asked about again, under another id: with another effect as well, which the question does not show.
+/// What was decided before the change is decided. In an agent that is a node, and in a graph inside, as well.
+#[tokio::test]
+async fn the_question_of_a_node_that_has_changed_is_asked_again() {
+    /// Asks twice.
+    async fn release(node: NodeContext) -> Result<Update, NodeError> {
+        node.ask("check", json!([1, {"b": 2, "a": 1}]))?;
+        node.ask("publish", json!({"title": "Stalls"}))?;
+        Ok(noted(&node))
+    }
+    let inner = |effect, version: &'static str| {
+        graph()
+            .node("a", Node::new(release).effect(effect).version(version))
+            .edge(START, "a")
+            .build()
+            .unwrap()
+    };
+    let (once, many) = (Effect::AtMostOnce, Effect::Idempotent);
+    for ((was, before), (is, after), is_asked) in [
+        ((many, "1"), (once, "1"), true),
+        ((many, "1"), (many, "2"), true),
+        ((many, "1"), (many, "1"), false),
+    ] {
+        for (is_nested, is_first) in [(false, true), (false, false), (true, true)] {
+            let graph = |effect, version, words: &str| {
+                let inner = inner(effect, version);
+                let inner = inner.agent().to_builder().instructions(words).build().unwrap();
+                if !is_nested {
+                    return inner;
+                }
+                let outer = Graph::builder("outer").schema(inner.schema().clone());
+                let outer = outer.node("inside", AgentNode::new(inner)).edge(START, "inside");
+                outer.build().unwrap().agent().clone()
+            };
+            let (old, new) = (graph(was, before, "Be brief."), graph(is, after, "Be kind."));
+            let mut waiting = go_on(Run::new(&old, "go", "run").unwrap(), |run| run).await.unwrap();
+            if !is_first {
+                let first = waiting.pending()[0].id.clone();
+                let decide = |run: RunBuilder<'static>| run.decide(first, Decision::Approve);
+                waiting = go_on(reloaded(&waiting), decide).await.unwrap();
+            }
+            let shown = waiting.pending().remove(0);
+            let (run, _) = Run::load_changed(&new, &waiting.run().to_json()).unwrap();
+            assert_eq!(run.clone().without_upgrade().pending(), waiting.pending());
+            let again = run.pending().remove(0);
+            let case = format!("{is:?}, {after}, nested: {is_nested}, first: {is_first}");
+            assert_eq!((again.id != shown.id, again.is_asked_again), (is_asked, is_asked), "{case}");
+            let old_id = shown.id.clone();
+            let refused = go_on(run.clone(), |run| run.decide(old_id, Decision::Approve)).await;
+            assert_eq!(refused.is_err(), is_asked, "{case}");
+            let mut ended = go_on(run, |run| run.decide(again.id.clone(), Decision::Approve)).await.unwrap();
+            if is_first {
+                let next = ended.pending().remove(0);
+                ended = go_on(reloaded(&ended), |run| run.decide(next.id.clone(), Decision::Approve))
+                    .await
+                    .unwrap();
+            }
+            assert_eq!((ended.exit(), ended.pending().len()), (&Exit::End, 0), "{case}");
+            assert_eq!(ended.state().get(LOG).unwrap(), Some(vec!["a".to_owned()]), "{case}");
+        }
+    }
 }
 
 /// Decisions about nothing, twice, or with arguments that are none.

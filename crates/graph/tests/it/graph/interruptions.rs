@@ -175,6 +175,27 @@ async fn a_crash_of_what_must_not_run_twice() {
     .assert_eq(&(walked.text() + &notes.text()));
 }
 
+/// What may have begun while it was repeatable is not run again once it must not run twice.
+#[tokio::test]
+async fn a_crash_of_what_must_not_run_twice_by_now() {
+    for (was, is_run_again) in
+        [(Effect::Pure, false), (Effect::Idempotent, false), (Effect::AtMostOnce, true)]
+    {
+        let notes = Notes::default();
+        let graph = |effect, limit| {
+            let node = once(&notes).effect(effect).max_executions(limit).continue_after_error();
+            graph().node("each", node).fan_out(START, "each", "items").build().unwrap()
+        };
+        // Began, planned, and the first outcome, or the start, which is not committed.
+        let lost = crashed(&graph(was, 9), if is_run_again { 2 } else { 3 }).await;
+        let now = graph(Effect::AtMostOnce, 7);
+        let (run, _) = Run::load_changed(now.agent(), &lost.to_json()).unwrap();
+        let walked = walk_on(run, |run| run).await;
+        assert_eq!(notes.text(), "1 run/1/0\n2 run/1/1\n", "{was:?}");
+        assert_eq!(outcome_of(&walked.ended).unknown_calls().is_empty(), is_run_again, "{}", walked.text());
+    }
+}
+
 /// Who reads the outcome sees which nodes have an unknown one, and which calls of agents that are nodes.
 #[tokio::test]
 async fn interrupted_nodes_are_listed_in_the_outcome() {

@@ -1,5 +1,8 @@
 //! Experiments that wait or run, as files: they survive the process.
 //!
+//! Beside them are `.jobs/ID.data`, the version of the data set that was accepted, less what was erased since, and
+//! `.jobs/ID.spent`, the requests so far.
+//!
 //! | state | `.jobs/ID.json` | `.jobs/ID.partial` | files of the user |
 //! |---|---|---|---|
 //! | waiting | the request | missing | |
@@ -10,17 +13,22 @@
 //!
 //! A job that is cancelled, erased or replaced loses its file: who runs it sees that after the case at hand, and leaves.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
-use stepfold_eval::{EvalError, Report, ReportFile, Summary};
+use sha2::{Digest as _, Sha256};
+use stepfold_eval::{EvalError, ReportFile, StoredReport, Summary};
 
-use super::files::{FAILED, REPORT, regular_files, remove_file, remove_left, unreadable, write_whole};
-use super::{ExperimentFolder, NewExperiment, of_eval};
+use super::erasure::for_each_line;
+use super::files::{
+    CASES, DataSetVersion, FAILED, MAX_FILE, REPORT, open_regular, read_regular, regular_files, remove_file,
+    remove_left, unreadable, write_whole,
+};
+use super::{ExperimentFolder, FolderChange, NewExperiment, of_eval};
 use crate::http::guard::limits::Limits;
 use crate::http::guard::problem::Problem;
 
@@ -29,6 +37,8 @@ const JOBS: &str = ".jobs";
 
 pub(super) const JOB: &str = ".json";
 pub(super) const PARTIAL: &str = ".partial";
+pub(super) const DATA: &str = ".data";
+pub(super) const SPENT: &str = ".spent";
 
 /// The most bytes of the file of a job.
 const MAX_JOB: u64 = 1 << 20;
@@ -56,9 +66,9 @@ impl ExperimentJob {
 
 /// An experiment as it is found in the folder.
 pub(in crate::http) enum StoredExperiment {
-    Done(Report),
+    Done(StoredReport),
     /// It waits or runs, with its results so far.
-    UnderWay(ExperimentJob, Option<Report>),
+    UnderWay(ExperimentJob, Option<StoredReport>),
     Failed(ExperimentJob),
 }
 
@@ -84,16 +94,21 @@ impl ExperimentFolder {
         Ok(jobs.into_iter().map(|(_, job)| job).collect())
     }
 
-    /// Removes files without a job, which a kill has left: results, and files that are not whole.
-    pub(super) fn remove_leftovers(&self) -> std::io::Result<()> {
+    /// Files without a job: those that a kill has left, and those of a job that is being accepted or erased, unless the caller
+    /// changes the folder.
+    pub(super) fn leftovers(&self) -> std::io::Result<Vec<PathBuf>> {
         let folder = self.folder.join(JOBS);
-        for name in regular_files(&folder)? {
-            let has_no_job = |(id, _): (&str, &str)| !id.is_empty() && !self.job_path(id, JOB).exists();
-            if name.split_once('.').is_some_and(has_no_job) {
-                remove_left(&folder.join(&name))?;
-            }
-        }
-        Ok(())
+        let has_no_job = |(id, _): (&str, &str)| !id.is_empty() && !self.job_path(id, JOB).exists();
+        let names = regular_files(&folder)?.into_iter();
+        Ok(names
+            .filter(|name| name.split_once('.').is_some_and(has_no_job))
+            .map(|name| folder.join(name))
+            .collect())
+    }
+
+    /// Removes files without a job, which a kill has left: results, and files that are not whole.
+    pub(super) fn remove_leftovers(&self, _: &FolderChange<'_>) -> std::io::Result<()> {
+        self.leftovers()?.iter().try_for_each(|path| remove_left(path))
     }
 
     /// The jobs of a user.
@@ -110,10 +125,8 @@ impl ExperimentFolder {
         request: NewExperiment,
         limits: &Limits,
     ) -> Result<ExperimentJob, Problem> {
-        let cases = lines_of(self.open_data_set(user, &request.data_set)?);
         let path = self.path(user, &request.name, REPORT)?;
-        let cases = cases.map_err(|error| unreadable(&path, &error))?;
-        let _changing = self.change();
+        let _changing = self.begin_change()?;
         let jobs = self.jobs()?;
         if let Some(same) = jobs.iter().find(|job| job.user == user && job.request.name == request.name) {
             let is_same = same.request == request;
@@ -128,18 +141,59 @@ impl ExperimentFolder {
             }
         }
         self.check_room(user, &path)?;
-        let expected = cases.saturating_mul(request.repeats());
+        let version = self.version_of(user, &request.data_set)?;
+        if version.cases == 0 {
+            return Err(Problem::invalid("data set", format!("`{}` has no cases", request.data_set)));
+        }
+        let expected = version.cases.saturating_mul(request.repeats());
         let job = ExperimentJob { id: random_id()?, user: user.to_owned(), request, expected, why: None };
-        self.store(&job)?;
+        fs::create_dir_all(self.folder.join(JOBS)).map_err(|error| unreadable(&path, &error))?;
+        self.store(&job.id, DATA, &version)?;
+        self.store(&job.id, JOB, &job)?;
         remove_file(&self.path(user, &job.request.name, FAILED)?)?;
         Ok(job)
     }
 
-    pub(super) fn store(&self, job: &ExperimentJob) -> Result<(), Problem> {
-        let path = self.job_path(&job.id, JOB);
-        let text = serde_json::to_vec(job).unwrap_or_default();
-        let written = fs::create_dir_all(self.folder.join(JOBS)).and_then(|()| write_whole(&path, &text));
+    pub(super) fn store(&self, id: &str, ending: &str, content: &impl Serialize) -> Result<(), Problem> {
+        let path = self.job_path(id, ending);
+        let written = write_whole(&path, &serde_json::to_vec(content).unwrap_or_default());
         written.map_err(|error| unreadable(&path, &error))
+    }
+
+    /// The version of the data set that a job is of: that of its acceptance, or the one after an erasure if that is there.
+    pub(super) fn version(&self, job: &ExperimentJob) -> std::io::Result<DataSetVersion> {
+        let stored: DataSetVersion = serde_json::from_slice(&read_regular(&self.job_path(&job.id, DATA))?)?;
+        Ok(match stored.erased.as_deref() {
+            Some(erased) if self.has_version(job, erased)? => erased.clone(),
+            _ => stored,
+        })
+    }
+
+    /// Whether the data set of a job begins with the bytes of a version.
+    fn has_version(&self, job: &ExperimentJob, version: &DataSetVersion) -> std::io::Result<bool> {
+        let path = self.user_folder(&job.user).join(format!("{}{CASES}", job.request.data_set));
+        let file = match open_regular(&path, MAX_FILE) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            opened => opened?,
+        };
+        let mut digest = Sha256::new();
+        for_each_line(file.take(version.bytes), |line| {
+            digest.update(line);
+            Ok(())
+        })?;
+        Ok(version.is(digest))
+    }
+
+    /// The requests that a job has sent, in all processes.
+    pub(super) fn spent(&self, job: &ExperimentJob) -> u64 {
+        let text = read_regular(&self.job_path(&job.id, SPENT)).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Notes the requests that a job has sent.
+    pub(super) fn note_spent(&self, job: &ExperimentJob, requests: u64) -> Result<(), EvalError> {
+        let text = requests.to_string();
+        Ok(write_whole(&self.job_path(&job.id, SPENT), text.as_bytes())?)
     }
 
     /// Whether a job is still to be run.
@@ -163,17 +217,12 @@ impl ExperimentFolder {
     }
 
     /// Ends a job with its report. Returns whether it was still to be run.
-    pub(super) fn finish(
-        &self,
-        job: &ExperimentJob,
-        file: &ReportFile,
-        report: &Report,
-    ) -> Result<bool, EvalError> {
-        let _changing = self.change();
+    pub(super) fn finish(&self, job: &ExperimentJob, file: &ReportFile) -> Result<bool, EvalError> {
+        let _changing = self.change()?;
         if !self.is_current(job) {
             return Ok(false);
         }
-        file.write(report)?;
+        file.write()?;
         // An earlier experiment of the name may have failed since this one was accepted.
         let _ = self.path(&job.user, &job.request.name, FAILED).and_then(|path| remove_file(&path));
         // NOTE: The results so far are removed last: after a kill before it, no case is tried again.
@@ -183,7 +232,7 @@ impl ExperimentFolder {
 
     /// Ends a job that cannot be run.
     pub(super) fn fail(&self, job: &ExperimentJob, why: String) -> Result<(), Problem> {
-        let _changing = self.change();
+        let _changing = self.begin_change()?;
         if !self.is_current(job) {
             return Ok(());
         }
@@ -196,7 +245,7 @@ impl ExperimentFolder {
 
     pub(super) fn remove_job(&self, job: &ExperimentJob) -> Result<(), Problem> {
         // The job first: who runs it leaves.
-        for ending in [JOB, PARTIAL] {
+        for ending in [JOB, PARTIAL, DATA, SPENT] {
             remove_file(&self.job_path(&job.id, ending))?;
         }
         self.running.leave(&job.id);
@@ -206,7 +255,7 @@ impl ExperimentFolder {
     /// Deletes an experiment, whether it waits, runs or has ended. Returns whether there was one.
     pub(in crate::http) fn delete(&self, user: &str, name: &str) -> Result<bool, Problem> {
         super::check_name(name)?;
-        let _changing = self.change();
+        let _changing = self.begin_change()?;
         let mut is_found = false;
         for job in self.jobs_of(user)?.iter().filter(|job| job.request.name == name) {
             self.remove_job(job)?;
@@ -222,10 +271,8 @@ impl ExperimentFolder {
     pub(in crate::http) fn experiment(&self, user: &str, name: &str) -> Result<StoredExperiment, Problem> {
         super::check_name(name)?;
         if let Some(job) = self.jobs_of(user)?.into_iter().find(|job| job.request.name == name) {
-            let partial = self.job_path(&job.id, PARTIAL);
-            let text = fs::read(&partial).unwrap_or_default();
-            let (report, _) = Report::from_interrupted(&text).map_err(|error| of_eval(&error))?;
-            return Ok(StoredExperiment::UnderWay(job, report));
+            let results = self.results_so_far(&job).map_err(|error| of_eval(&error))?;
+            return Ok(StoredExperiment::UnderWay(job, results));
         }
         self.ended(user, name)
     }
@@ -243,29 +290,32 @@ impl ExperimentFolder {
         if let Some(counts) = self.running.counts(&job.id) {
             return (counts, true);
         }
-        let text = fs::read(self.job_path(&job.id, PARTIAL)).unwrap_or_default();
-        let report = Report::from_interrupted(&text).ok().and_then(|(report, _)| report);
-        (report.as_ref().map(Report::summary).unwrap_or_default(), report.is_some())
+        let results = self.results_so_far(job).unwrap_or_default();
+        (results.as_ref().map(StoredReport::summary).unwrap_or_default(), results.is_some())
     }
+
+    /// The results of a job so far, if it has begun.
+    fn results_so_far(&self, job: &ExperimentJob) -> Result<Option<StoredReport>, EvalError> {
+        match open_regular(&self.job_path(&job.id, PARTIAL), MAX_FILE) {
+            Ok(file) => StoredReport::interrupted(file),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// Whether a file is missing or has other content, and will have later.
+pub(super) fn is_damaged(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+
+    matches!(error.kind(), NotFound | InvalidData | UnexpectedEof)
 }
 
 fn read_job(path: &std::path::Path) -> std::io::Result<(SystemTime, ExperimentJob)> {
-    let file = File::open(path)?;
+    let file = open_regular(path, MAX_JOB)?;
     let since = file.metadata()?.modified()?;
     let mut text = Vec::new();
-    file.take(MAX_JOB).read_to_end(&mut text)?;
+    (&file).take(MAX_JOB).read_to_end(&mut text)?;
     Ok((since, serde_json::from_slice(&text)?))
-}
-
-/// The cases of a data set: its lines that are not blank.
-fn lines_of(file: File) -> std::io::Result<u64> {
-    let mut reader = BufReader::new(file);
-    let (mut line, mut count) = (Vec::new(), 0);
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        count += u64::from(!line.trim_ascii().is_empty());
-        line.clear();
-    }
-    Ok(count)
 }
 
 #[expect(
@@ -277,4 +327,39 @@ pub(super) fn random_id() -> Result<String, Problem> {
     let filled = getrandom::fill(&mut bytes);
     filled.map_err(|_| Problem::unavailable("the system has no random numbers"))?;
     Ok(HEXLOWER.encode(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use serde_json::json;
+    use stepfold_eval::Case;
+
+    use super::*;
+
+    /// A law: a server removes no file of a job that another one accepts, erases or ends at that moment.
+    #[test]
+    fn servers_leave_each_other_the_files_of_jobs() {
+        let root = tempfile::tempdir().unwrap();
+        let (one, other) = (ExperimentFolder::new(root.path()), ExperimentFolder::new(root.path()));
+        one.append("ada", "mine", &[Case::new("one", "hello")]).unwrap();
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::SeqCst) {
+                    super::super::worker::remove_leftovers(&other);
+                }
+            });
+            for number in 0..400 {
+                let request = json!({"name": format!("x{number}"), "data_set": "mine"});
+                let request = serde_json::from_value(request).unwrap();
+                let job = one.accept("ada", request, &Limits::default()).unwrap();
+                let version = one.version(&job);
+                has_ended.fetch_or(version.is_err() || number == 399, Ordering::SeqCst);
+                assert_eq!(version.unwrap().cases, 1, "experiment {number}");
+                assert!(one.delete("ada", &format!("x{number}")).unwrap());
+            }
+        });
+    }
 }

@@ -6,14 +6,19 @@ mod jobs;
 mod request;
 mod worker;
 
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use stepfold_agent_loop::Agent;
-use stepfold_eval::{EvalError, Judge};
+use stepfold_eval::{EvalError, FileLock, Judge};
 
-pub use self::erasure::ErasedCase;
+pub use self::erasure::{ErasedCase, ErasedCopies, ErasureError};
 pub(in crate::http) use self::files::check_name;
+use self::files::unreadable;
 pub(in crate::http) use self::jobs::{ExperimentJob, StoredExperiment};
 pub(in crate::http) use self::request::NewExperiment;
 use self::worker::RunningJobs;
@@ -24,7 +29,8 @@ use crate::http::guard::problem::Problem;
 /// `USER/NAME.jsonl` is a data set, and `USER/NAME.report` a report, as [`stepfold_eval`] has them; a user's folder has the
 /// user's id in percent encoding, upper-case letters included; one of more than 200 bytes has a digest. So reports that a
 /// command or a build server writes there are seen in the studio. Other processes with the folder see the same files; a report
-/// appears when it is whole. Links are not followed.
+/// appears when it is whole. Links are not followed. `.lock` is locked by the process that changes files; others wait for it, for a
+/// [time](ExperimentFolder::lock_timeout). `.erasures` has the erasures under way: see [`erase`](ExperimentFolder::erase).
 ///
 /// `.jobs` has the experiments that wait or run, with their results so far. A server runs them in the background, and continues
 /// those of a process that was killed, its own or another one: within a minute, each by one process at a time. One of mode `live`
@@ -33,8 +39,9 @@ pub struct ExperimentFolder {
     folder: PathBuf,
     candidates: Option<Box<dyn Candidates>>,
     judge: Option<Judge>,
-    /// Held while files are changed by what was read before.
+    /// Held while files are changed by what was read before: see [`ExperimentFolder::change`].
     changing: Mutex<()>,
+    lock_timeout: Duration,
     running: RunningJobs,
 }
 
@@ -71,6 +78,7 @@ impl ExperimentFolder {
             candidates: None,
             judge: None,
             changing: Mutex::default(),
+            lock_timeout: FileLock::TIMEOUT,
             running: RunningJobs::default(),
         }
     }
@@ -89,6 +97,14 @@ impl ExperimentFolder {
         self
     }
 
+    /// Sets the time for which a change waits for another process that has locked `.lock`; 30 seconds by default. Afterwards it fails:
+    /// a process that is stopped would hold up all others.
+    #[must_use]
+    pub const fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
     /// The candidate with a change of the agent.
     fn candidate(&self, agent: &Agent, change: &CandidateChange) -> Result<Agent, Problem> {
         if *change == CandidateChange::default() {
@@ -101,12 +117,105 @@ impl ExperimentFolder {
         candidates.candidate(change).map_err(fault)
     }
 
-    fn change(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Begins a change of files by what was read before: no other thread or process changes them until it is dropped. Blocks
+    /// the thread, and creates the folder.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ResourceBusy`] when another process, or the other threads that wait for it, have the lock for too long.
+    fn change(&self) -> std::io::Result<FolderChange<'_>> {
+        self.change_within(&self.lock_wait())
     }
+
+    /// The time that a request waits for locks, in all its changes.
+    fn lock_wait(&self) -> LockWait {
+        let left = u64::try_from(self.lock_timeout.as_millis()).unwrap_or(u64::MAX);
+        LockWait { left: Arc::new(AtomicU64::new(left)), timeout: self.lock_timeout }
+    }
+
+    /// The same within what is left of a wait.
+    fn change_within(&self, wait: &LockWait) -> std::io::Result<FolderChange<'_>> {
+        let thread = loop {
+            match self.changing.try_lock() {
+                Ok(thread) => break thread,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => wait.pause()?,
+            }
+        };
+        fs::create_dir_all(&self.folder)?;
+        let path = self.folder.join(LOCK);
+        if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(Error::other("`.lock` of the folder is not a regular file"));
+        }
+        loop {
+            match FileLock::wait(&path, Duration::ZERO) {
+                Ok(process) => return Ok(FolderChange { _thread: thread, _process: process }),
+                Err(EvalError::Locked { .. }) => wait.pause()?,
+                Err(EvalError::Io { source, .. }) => return Err(Error::new(source.kind(), source)),
+                Err(error) => return Err(Error::other(error)),
+            }
+        }
+    }
+
+    fn begin_change(&self) -> Result<FolderChange<'_>, Problem> {
+        self.change().map_err(|error| match error.kind() {
+            ErrorKind::ResourceBusy => Problem::unavailable(&format!("{error}; try again after its end")),
+            _ => unreadable(&self.folder, &error),
+        })
+    }
+}
+
+/// The time that is left to a request for its waits for locks. They do not add up: it is one bound for all of them.
+#[derive(Clone)]
+struct LockWait {
+    /// In milliseconds.
+    left: Arc<AtomicU64>,
+    /// All of it.
+    timeout: Duration,
+}
+
+impl LockWait {
+    /// The milliseconds between two attempts to get a lock.
+    const PAUSE: u64 = 10;
+
+    /// Waits a moment.
+    fn pause(&self) -> std::io::Result<()> {
+        let spend = |left: u64| (left > 0).then(|| left.saturating_sub(LockWait::PAUSE));
+        if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend).is_ok() {
+            std::thread::sleep(Duration::from_millis(LockWait::PAUSE));
+            return Ok(());
+        }
+        let timeout = self.timeout;
+        let why = format!(
+            "`{LOCK}` of the folder of experiments could not be locked within {timeout:?}: another process holds it, which may be \
+             stopped"
+        );
+        Err(Error::new(ErrorKind::ResourceBusy, why))
+    }
+}
+
+/// The file that a process locks to change others. It is never removed.
+const LOCK: &str = ".lock";
+
+/// A change of the folder by one thread of one process.
+struct FolderChange<'a> {
+    _thread: MutexGuard<'a, ()>,
+    _process: FileLock,
 }
 
 /// A fault of a case is the caller's.
 pub(in crate::http) fn of_eval(error: &EvalError) -> Problem {
     Problem::invalid("evaluation", error)
+}
+
+/// The words of an error for clients, who must not learn the paths of the server.
+fn without_path(error: &EvalError) -> String {
+    match error {
+        EvalError::NotAReport { file } => {
+            let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
+            format!(
+                "file `{name}` of the folder is not a report, and would be replaced: delete it, or name the experiment otherwise"
+            )
+        }
+        error => error.to_string(),
+    }
 }

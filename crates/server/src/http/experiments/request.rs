@@ -75,9 +75,6 @@ impl From<ModeName> for Mode {
 /// The most requests to models of an experiment, unless an administrator says otherwise.
 const MAX_REQUESTS: u64 = 1_000;
 
-/// The most times that a case is tried.
-const MAX_REPEATS: u64 = 20;
-
 /// The most bytes of a request, which is kept as a file until the experiment has ended.
 const MAX_BYTES: usize = 256 << 10;
 
@@ -97,7 +94,7 @@ impl NewExperiment {
         let is_costly = self.mode == ModeName::Live || self.judge;
         let asks_model = is_costly || matches!(self.mode, ModeName::Next | ModeName::Roll);
         let is_other = self.model.is_some() || !self.set.is_empty();
-        // NOTE: requests of experiments count in no budget of the app, so they must not be a way around one.
+        // NOTE: requests of modes other than `live` count in no budget of the app, so they must not be a way around one.
         let passes_budgets = asks_model && app.runner().has_spend_limits();
         if (is_costly || is_other || passes_budgets) && !is_administrator {
             return Err(Problem::forbidden(Role::Administer));
@@ -109,8 +106,9 @@ impl NewExperiment {
             let why = format!("at most {MAX_REQUESTS} without `administer`");
             return Err(Problem::invalid("max_requests", why));
         }
-        if !(1..=MAX_REPEATS).contains(&self.repeats()) {
-            return Err(Problem::invalid("repeats", format!("must be from 1 to {MAX_REPEATS}")));
+        let most = Experiment::MAX_REPEATS;
+        if !(1..=most).contains(&self.repeats()) {
+            return Err(Problem::invalid("repeats", format!("must be from 1 to {most}")));
         }
         let bytes = serde_json::to_vec(self).map_or(0, |text| text.len());
         match bytes > MAX_BYTES {
@@ -119,12 +117,18 @@ impl NewExperiment {
         }
     }
 
-    /// The experiment, of which some requests to models are spent.
+    /// The limit of requests to models, of which some are spent.
+    pub(in crate::http) fn spending(&self, spent: u64) -> Spending {
+        let left = self.max_requests.unwrap_or(MAX_REQUESTS).saturating_sub(spent);
+        Spending::new().max_requests(left)
+    }
+
+    /// The experiment, within a limit.
     pub(in crate::http) fn experiment(
         &self,
         app: &App,
         folder: &ExperimentFolder,
-        spent: u64,
+        spending: Spending,
     ) -> Result<Experiment, Problem> {
         let change = CandidateChange { model: self.model.clone(), set: self.set.clone() };
         let mut agent = folder.candidate(app.runner().agent(), &change)?;
@@ -134,6 +138,10 @@ impl NewExperiment {
         }
         let experiment = Experiment::new(&agent).mode(self.mode()).repeats(self.repeats()).timelines();
         let experiment = experiment.prices(app.pricing().prices.clone());
+        let experiment = match app.runner().redaction() {
+            Some((rules, view)) => experiment.redact(rules, view),
+            None => experiment,
+        };
         let experiment = self.allow.iter().fold(experiment, |experiment, tool| match self.mode {
             ModeName::Live => experiment.allow_live(tool),
             _ => experiment.allow_pure(tool),
@@ -144,7 +152,6 @@ impl NewExperiment {
             (true, Some(judge)) => experiment.judge(judge.clone()),
             (true, None) => return Err(Problem::invalid("experiment", "this server has no judge")),
         };
-        let left = self.max_requests.unwrap_or(MAX_REQUESTS).saturating_sub(spent);
-        Ok(experiment.spending(Spending::new().max_requests(left)))
+        Ok(experiment.spending(spending))
     }
 }

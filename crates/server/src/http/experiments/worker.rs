@@ -1,16 +1,19 @@
 //! The worker of an app's experiments: it takes jobs, oldest first, some at a time, and continues those that were interrupted.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stepfold_eval::{CaseResult, EvalError, Mode, Report, ReportFile, Summary};
+use sha2::{Digest as _, Sha256};
+use stepfold_eval::{Case, CaseResult, EvalError, Experiment, Mode, ReportFile, Summary};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use super::files::REPORT;
-use super::{ExperimentFolder, ExperimentJob};
+use super::files::{DataSetVersion, REPORT};
+use super::jobs::is_damaged;
+use super::{ExperimentFolder, ExperimentJob, without_path};
 use crate::http::app::App;
 use crate::http::guard::limits::Limits;
 use crate::http::guard::own_thread::on_own_thread;
@@ -84,19 +87,30 @@ enum JobEnd {
 
 impl From<Problem> for JobEnd {
     fn from(problem: Problem) -> Self {
-        JobEnd::Invalid(problem.detail().to_owned())
+        let why = problem.detail().to_owned();
+        match problem.status().is_server_error() {
+            true => std::io::Error::other(why).into(),
+            false => JobEnd::Invalid(why),
+        }
+    }
+}
+
+impl From<std::io::Error> for JobEnd {
+    fn from(error: std::io::Error) -> Self {
+        JobEnd::Io(error.into())
     }
 }
 
 impl From<EvalError> for JobEnd {
     fn from(error: EvalError) -> Self {
         match error {
-            EvalError::Stopped => JobEnd::Left,
+            // Results are replaced with their job.
+            EvalError::Stopped | EvalError::Replaced { .. } => JobEnd::Left,
             EvalError::Io { .. } => JobEnd::Io(error),
             EvalError::Continue { .. } => JobEnd::Invalid(format!(
                 "{error}: the agent of this server is another one than at its begin; run it again"
             )),
-            error => JobEnd::Invalid(error.to_string()),
+            error => JobEnd::Invalid(without_path(&error)),
         }
     }
 }
@@ -164,6 +178,9 @@ async fn fill(folder: &Arc<ExperimentFolder>, app: &Arc<App>, most: usize) {
 
 /// The jobs that this process takes.
 fn taken(folder: &ExperimentFolder, most: usize) -> Vec<(ExperimentJob, ReportFile)> {
+    if let Err(error) = folder.finish_erasures() {
+        tracing::warn!(%error, "copies that a killed erasure has left cannot be erased");
+    }
     remove_leftovers(folder);
     let jobs = folder.jobs().unwrap_or_default();
     let room = most.saturating_sub(folder.running.jobs().len());
@@ -171,9 +188,12 @@ fn taken(folder: &ExperimentFolder, most: usize) -> Vec<(ExperimentJob, ReportFi
     jobs.filter_map(|job| taken_one(folder, job)).take(room).collect()
 }
 
-fn remove_leftovers(folder: &ExperimentFolder) {
-    let _changing = folder.change();
-    if let Err(error) = folder.remove_leftovers() {
+pub(super) fn remove_leftovers(folder: &ExperimentFolder) {
+    let removed = || match folder.leftovers()?.is_empty() {
+        true => Ok(()),
+        false => folder.remove_leftovers(&folder.change()?),
+    };
+    if let Err(error) = removed() {
         tracing::warn!(%error, "files of experiments that a kill has left cannot be removed");
     }
 }
@@ -181,7 +201,8 @@ fn remove_leftovers(folder: &ExperimentFolder) {
 /// A job, unless it is another process's, has ended, or cannot be continued.
 fn taken_one(folder: &ExperimentFolder, job: ExperimentJob) -> Option<(ExperimentJob, ReportFile)> {
     // NOTE: The effects of the case at hand are unknown.
-    let has_effects = job.request.mode() == Mode::Live && folder.progress(&job).1;
+    let (kept, has_begun) = folder.progress(&job);
+    let has_effects = job.request.mode() == Mode::Live && has_begun && kept.trials < job.expected;
     match folder.take(&job) {
         Ok(Some(_)) if has_effects => {
             let why =
@@ -195,7 +216,7 @@ fn taken_one(folder: &ExperimentFolder, job: ExperimentJob) -> Option<(Experimen
             None
         }
         Err(error) => {
-            has_failed(folder, &job, error.to_string());
+            has_failed(folder, &job, without_path(&error));
             None
         }
     }
@@ -261,6 +282,49 @@ fn note_end(folder: &ExperimentFolder, job: &ExperimentJob, end: Option<JobEnd>)
     }
 }
 
+/// Ends a job whose data set is no longer that of its acceptance: half of its results would be of another one.
+fn check_version(job: &ExperimentJob, version: &DataSetVersion, digest: Sha256) -> Result<(), JobEnd> {
+    match version.is(digest) {
+        true => Ok(()),
+        false => Err(changed(job)),
+    }
+}
+
+/// Reads all cases.
+fn check_cases(
+    job: &ExperimentJob,
+    mut cases: impl Iterator<Item = Result<Case, EvalError>>,
+) -> Result<(), JobEnd> {
+    cases.try_for_each(|case| case.map(drop)).map_err(|error| end_of(job, error))
+}
+
+/// The end of a job whose data set had valid cases: an invalid one is a change of it.
+fn end_of(job: &ExperimentJob, error: EvalError) -> JobEnd {
+    match error {
+        EvalError::Line { .. } | EvalError::Case { .. } | EvalError::Duplicate { .. } => changed(job),
+        error => error.into(),
+    }
+}
+
+fn changed(job: &ExperimentJob) -> JobEnd {
+    let data_set = &job.request.data_set;
+    JobEnd::Invalid(format!("data set `{data_set}` was changed under the experiment; run it again"))
+}
+
+/// An experiment whose requests count in the budgets of an app, as those of a user. Each counts in a session of its own: what one
+/// has left open is settled when it is continued, and not by another one.
+async fn with_budgets(experiment: Experiment, app: &App, job: &ExperimentJob) -> Result<Experiment, JobEnd> {
+    if !app.runner().has_spend_limits() {
+        return Ok(experiment);
+    }
+    let session = format!("experiment-{}", job.id);
+    let requests = async { app.runner().session(&*job.user, session).await?.outside_requests().await };
+    match requests.await {
+        Ok(requests) => Ok(requests.into_iter().fold(experiment, Experiment::budgets)),
+        Err(error) => Err(std::io::Error::other(error).into()),
+    }
+}
+
 async fn run(
     folder: &ExperimentFolder,
     app: &App,
@@ -269,30 +333,77 @@ async fn run(
     counts: &Mutex<Summary>,
 ) -> Result<(), JobEnd> {
     folder.path(&job.user, &job.request.name, REPORT)?;
-    // NOTE: The limit holds over restarts: a reply was a request. Those of cases that were under way, and of a judge, are not counted.
-    let experiment = job.request.experiment(app, folder, file.kept().steps)?;
-    let experiment = file.begin(experiment)?;
-    let cases = {
-        // Cases that are added after this are not of the experiment.
-        let _changing = folder.change();
-        folder.data_set(&job.user, &job.request.data_set)?
+    // NOTE: The limit holds over restarts, but for the requests of cases that were under way.
+    let spent = folder.spent(job).max(file.kept().steps);
+    let spending = job.request.spending(spent);
+    let experiment = job.request.experiment(app, folder, spending.clone())?;
+    // Before it is begun: a store that fails has run no tool.
+    let experiment = match job.request.mode() {
+        Mode::Live => with_budgets(experiment, app, job).await?,
+        _ => experiment,
     };
-    let mut results = Vec::new();
+    let experiment = file.begin(experiment)?;
+    let named = (job.user.as_str(), job.request.data_set.as_str());
+    let version = folder.version(job).map_err(|error| match is_damaged(&error) {
+        true => JobEnd::Invalid(format!("the version of its data set cannot be read: {error}; run it again")),
+        false => error.into(),
+    })?;
+    // Before anything is spent, and again as it is read.
+    let mut digest = Sha256::new();
+    check_cases(job, folder.data_set_of(named, &version, &mut digest)?)?;
+    check_version(job, &version, digest)?;
+    let mut digest = Sha256::new();
+    let cases = folder.data_set_of(named, &version, &mut digest)?;
+    let mut noted = 0;
     let keep = |result: CaseResult, is_known: bool| {
         if !folder.is_current(job) {
             return Err(EvalError::Stopped);
         }
+        if !is_known && spending.requests() != noted {
+            noted = spending.requests();
+            folder.note_spent(job, spent.saturating_add(noted))?;
+        }
+        file.keep(&result, is_known)?;
         if !is_known {
-            file.keep(&result)?;
             counts.lock().unwrap_or_else(PoisonError::into_inner).add(&result);
         }
-        results.push(result);
         match folder.running.is_stopping.load(Ordering::SeqCst) {
             true => Err(EvalError::Stopped),
             false => Ok(()),
         }
     };
-    experiment.run_each_known(cases, keep).await?;
-    folder.finish(job, &file, &Report::new(experiment.head(), results))?;
+    experiment.run_each_known(cases, keep).await.map_err(|error| end_of(job, error))?;
+    check_version(job, &version, digest)?;
+    finish(folder, job, &file)?;
     Ok(())
+}
+
+/// Ends a job with its report. While another process has locked the folder it waits, unless the server stops: all is paid.
+fn finish(folder: &ExperimentFolder, job: &ExperimentJob, file: &ReportFile) -> Result<bool, EvalError> {
+    loop {
+        match folder.finish(job, file) {
+            Err(EvalError::Io { source, .. })
+                if source.kind() == ErrorKind::ResourceBusy
+                    && !folder.running.is_stopping.load(Ordering::SeqCst) => {}
+            finished => return finished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A disk that fails is not a data set that was changed.
+    #[test]
+    fn errors_of_the_disk_and_changes_are_told_apart() {
+        let job = json!({"user": "ada", "request": {"name": "x", "data_set": "mine"}, "expected": 1});
+        let job: ExperimentJob = serde_json::from_value(job).unwrap();
+        let end = |error: EvalError| check_cases(&job, [Err(error)].into_iter());
+        assert!(matches!(end(std::io::Error::other("disk").into()), Err(JobEnd::Io(_))));
+        let duplicate = EvalError::Duplicate { name: "a".to_owned() };
+        assert!(matches!(end(duplicate), Err(JobEnd::Invalid(why)) if why.contains("was changed under")));
+    }
 }

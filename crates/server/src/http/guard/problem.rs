@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use stepfold_agent_loop::{DecisionError, EditError};
-use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind};
+use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind, SessionHandle};
 use stepfold_session_scopes::{ErrorKind, SessionError};
 use stepfold_state_core::ErrorChain;
 
@@ -126,6 +126,23 @@ impl Problem {
         OpenAiError { message: self.0.detail.clone(), r#type, code: self.0.kind, param: None }
     }
 
+    /// The problem of a message whose run failed or was refused: it says whether the message is stored nevertheless.
+    pub(in crate::http) async fn of_message(session: &SessionHandle, id: &str, error: RunnerError) -> Self {
+        // NOTE: Other errors know it.
+        let may_wait = error.is_of_other_agent() || error.is_invalid_record();
+        let mut problem = Problem::from(error);
+        if may_wait
+            && session.inbox().await.is_ok_and(|inbox| inbox.iter().any(|message| message.id.as_str() == id))
+        {
+            problem.0.accepted = true;
+            problem
+                .0
+                .detail
+                .push_str("; the message is stored, and is taken once the run continues or is abandoned");
+        }
+        problem
+    }
+
     pub(in crate::http) fn detail(&self) -> &str {
         &self.0.detail
     }
@@ -212,6 +229,35 @@ impl Problem {
     pub(in crate::http) fn unknown_experiment(name: &str) -> Self {
         let detail = format!("unknown experiment `{name}`; the list of experiments has the known ones");
         Problem::new(StatusCode::NOT_FOUND, "unknown_experiment", "Unknown experiment", detail)
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn unknown_data_set(name: &str) -> Self {
+        let detail = format!("unknown data set `{name}`; the list of experiments has the known ones");
+        Problem::new(StatusCode::NOT_FOUND, "unknown_data_set", "Unknown data set", detail)
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn data_set_in_use(name: &str, experiment: &str) -> Self {
+        let detail = format!(
+            "data set `{name}` is that of experiment `{experiment}`, which is under way: wait for its end, or delete it"
+        );
+        Problem::new(StatusCode::CONFLICT, "data_set_in_use", "Data set in use", detail)
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn busy_data_set(name: &str) -> Self {
+        let detail = format!(
+            "data set `{name}` is being changed by another process, a command for example: repeat the request after its end"
+        );
+        Problem::new(StatusCode::CONFLICT, "data_set_in_use", "Data set in use", detail).remedy(Remedy::Wait)
+    }
+
+    #[cfg(feature = "eval")]
+    pub(in crate::http) fn busy_copies(why: &std::io::Error) -> Self {
+        let detail =
+            format!("copies in data sets could not be erased: {why}; repeat the request after its end");
+        Problem::new(StatusCode::CONFLICT, "data_set_in_use", "Data set in use", detail).remedy(Remedy::Wait)
     }
 
     #[cfg(feature = "eval")]
@@ -367,6 +413,8 @@ impl From<&SessionError> for Problem {
             (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
             (_, ErrorKind::AlreadyExists) => Problem::new(S::CONFLICT, "exists", "Already exists", detail),
             (SessionError::Erased { .. }, _) => Problem::new(S::GONE, "erased", "Content erased", detail),
+            // NOTE: a server has the ring of its store, so what is sealed is that of an erased user.
+            (_, ErrorKind::Sealed) => Problem::new(S::GONE, "sealed", "Content sealed", detail),
             (_, ErrorKind::Invalid) => Problem::new(S::BAD_REQUEST, "invalid", "Invalid request", detail),
             (_, ErrorKind::Full) => {
                 Problem::new(S::TOO_MANY_REQUESTS, "inbox_full", "Inbox full", detail).after(5)
@@ -386,10 +434,23 @@ impl From<&SessionError> for Problem {
     }
 }
 
+/// The advice of the library, with the routes of a session in place of its methods.
+pub(in crate::http) fn in_routes(words: &str) -> String {
+    const ROUTES: [(&str, &str); 6] = [
+        ("decide with `resume()`", "decide with `POST …/decisions`"),
+        ("`resume()`", "`POST …/resume`"),
+        ("`abandon()`", "`POST …/abandon`"),
+        ("`withdraw()`", "`DELETE …/messages/{message}`"),
+        ("`with_changed_agent()`", "`\"with_changed_agent\": true` in `POST …/resume`"),
+        ("wait for it, or take the session over with `when_claimed`", "wait for it"),
+    ];
+    ROUTES.iter().fold(words.to_owned(), |words, (method, route)| words.replace(method, route))
+}
+
 impl From<RunnerError> for Problem {
     fn from(error: RunnerError) -> Self {
         use StatusCode as S;
-        let (detail, remedy) = (error.to_string(), error.remedy());
+        let (detail, remedy) = (in_routes(&error.to_string()), error.remedy());
         let of_kind = |status, kind, title| Problem::new(status, kind, title, detail.clone()).remedy(remedy);
         match &error.kind {
             _ if error.is_invalid_record() => {
@@ -471,7 +532,7 @@ pub(in crate::http) fn common() -> [(u16, &'static str); 16] {
         (404, "The app or the session is unknown, or the session belongs to another user."),
         (408, "The body did not arrive in time."),
         (409, "The request conflicts with the session: see `kind`."),
-        (410, "The message was withdrawn."),
+        (410, "The message was withdrawn, or the content was erased, or is sealed and its key is not there."),
         (413, "The body, a file or a value is too large."),
         (415, "The content type is not `application/json`."),
         (421, "The server does not serve this host."),
@@ -482,4 +543,36 @@ pub(in crate::http) fn common() -> [(u16, &'static str); 16] {
         (502, "The run failed."),
         (503, "The server is unavailable."),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stepfold_runner::{RunnerError, RunnerErrorKind};
+    use stepfold_session_scopes::{InvocationId, SessionKey};
+
+    use super::Problem;
+
+    /// Clients have routes, and no methods of the library.
+    #[test]
+    fn no_problem_names_a_method() {
+        let key = SessionKey::new("clerk", "ada", "s1").unwrap();
+        let error = |kind| RunnerError::new(&key, kind);
+        let changed = || RunnerErrorKind::AgentChanged { changes: vec!["instructions changed".to_owned()] };
+        let kinds = [
+            changed(),
+            RunnerErrorKind::PinnedAgent { digest: "abc".to_owned(), source: Arc::new("it is gone".into()) },
+            RunnerErrorKind::Pending { pending: vec!["c1".to_owned()], is_accepted: false, outcome: None },
+            RunnerErrorKind::EarlierCannotBegin {
+                earlier: InvocationId::new("m1").unwrap(),
+                is_accepted: true,
+                source: Arc::new(error(changed())),
+            },
+        ];
+        for kind in kinds {
+            let detail = Problem::from(error(kind)).detail().to_owned();
+            assert!(!detail.contains("()`") && detail.contains(" …/"), "{detail}");
+        }
+    }
 }

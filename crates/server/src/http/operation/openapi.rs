@@ -170,9 +170,10 @@ fn may_answer(operation: &ApiOperation, code: u16) -> bool {
     let has_body = operation.method != Method::GET;
     match code {
         404 if operation.id == "live_all" => true,
-        404 | 409 => operation.path.contains('{') || operation.base.is_empty(),
+        // NOTE: 410 wherever content of a user may be read: its key may be gone.
+        404 | 409 | 410 => operation.path.contains('{') || operation.base.is_empty(),
         408 | 415 => has_body,
-        410 | 422 | 502 => has_body && is_of_session,
+        422 | 502 => has_body && is_of_session,
         501 => is_of_session || operation.id == "import",
         _ => true,
     }

@@ -632,7 +632,15 @@ impl RunReader {
         self.read_commits(self.newest).await;
         let outcome = match ended {
             Ok(outcome) => outcome,
-            Err(error) => return self.end(StreamEnd::Failed(Problem::from(error)), Usage::default()),
+            Err(error) => {
+                let problem = match &self.source {
+                    RunSource::Local { invocation, .. } => {
+                        Problem::of_message(&self.session, invocation.id().as_str(), error).await
+                    }
+                    RunSource::Remote(_) => Problem::from(error),
+                };
+                return self.end(StreamEnd::Failed(problem), Usage::default());
+            }
         };
         if !self.has_seen {
             // NOTE: Another process has run it, or the request is a repetition and nothing is new.

@@ -5,12 +5,13 @@ use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_runner::{BudgetScope, BudgetSpender, BudgetStatus, SessionHandle, exhausted_budget};
-use stepfold_session_scopes::{EventRange, Timestamp, UserId};
+use stepfold_session_scopes::{Author, BudgetRaise, EventRange, Timestamp, UserId};
 
 use super::runs::hold_permit;
 use crate::http::guard::auth::Role;
 use crate::http::guard::problem::Problem;
 use crate::http::operation::request::{ApiRequest, AppTarget, JsonBody};
+use crate::http::rows::upgrade::not_continued;
 
 /// The user and the session whose budgets are listed.
 #[derive(Deserialize, JsonSchema)]
@@ -68,14 +69,65 @@ pub(super) struct BudgetRow {
     until: Option<String>,
 }
 
+/// Raises of budgets.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RaiseRows {
+    /// The raises, newest first; the newest 1,000.
+    raises: Vec<RaiseRow>,
+}
+
+/// A raise of a budget's limit.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RaiseRow {
+    /// The name of the budget.
+    budget: String,
+    /// The sharers of the counter: a run, session, user, principal, app or group.
+    scope: String,
+    /// The unit of the limits: `usd` for billionths of a dollar, `tokens` or `requests`.
+    unit: String,
+    /// The limit before.
+    from: u64,
+    /// The limit after.
+    to: u64,
+    /// The principal that raised it.
+    by: String,
+    /// The time (RFC 3339).
+    at: String,
+    /// The user whose budget it is; absent for one that users share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+}
+
+impl RaiseRow {
+    fn of(raise: BudgetRaise) -> Self {
+        let BudgetRaise { user, budget, shared_by, unit, from, to, by, at, .. } = raise;
+        let (budget, scope, unit) = (budget.to_string(), shared_by.to_string(), unit.to_string());
+        let user = user.map(|user| user.to_string());
+        RaiseRow { budget, scope, unit, from, to, by: by.to_string(), at: at.to_string(), user }
+    }
+}
+
+/// The raises that are listed.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RaiseFilter {
+    /// The user, for the role `raise_budgets`, by default those of all users and of budgets that users share. For others, those
+    /// of the principal's user.
+    user: Option<String>,
+}
+
 /// A raised budget.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct RaisedRow {
     #[serde(flatten)]
     budget: BudgetRow,
-    /// Whether the run of the named session continues. Runs of other sessions that wait for the budget continue when they
-    /// are resumed, or with their next message.
+    /// Whether the run of the named session continues at once. Runs of other sessions that wait for the budget are continued by
+    /// the recovery of `serve` or `work`, within seconds.
     continues: bool,
+    /// Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for
+    /// `"with_changed_agent": true` in `POST …/resume`. Absent if it continues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_continued: Vec<String>,
 }
 
 impl BudgetRow {
@@ -131,16 +183,33 @@ pub(super) async fn list(request: ApiRequest<AppTarget, BudgetFilter>) -> Result
     Ok(Json(BudgetRows { budgets: budgets.iter().map(BudgetRow::of).collect() }))
 }
 
+pub(super) async fn raises(request: ApiRequest<AppTarget, RaiseFilter>) -> Result<Json<RaiseRows>, Problem> {
+    let own = request.principal.user();
+    let user = request.query.user.as_deref().map(UserId::new).transpose()?;
+    let user = match (user, request.principal.may(Role::RaiseBudgets)) {
+        (user, true) => user,
+        (Some(user), false) if user != *own => return Err(Problem::forbidden(Role::RaiseBudgets)),
+        (_, false) => Some(own.clone()),
+    };
+    let raises = request.target.0.runner().budget_raises(user.as_ref()).await?;
+    Ok(Json(RaiseRows { raises: raises.into_iter().map(RaiseRow::of).collect() }))
+}
+
 pub(super) async fn raise(
     request: ApiRequest<AppTarget, (), JsonBody<NewLimit>>,
 ) -> Result<Json<RaisedRow>, Problem> {
     let JsonBody(NewLimit { budget, limit, user, session }) = &request.body;
     let (spender, session) = spender(&request, user.as_deref(), session.as_deref()).await?;
-    let raised = request.target.0.runner().raise_budget(&spender, budget, *limit).await?;
+    let by = Author::new(request.principal.name())?;
+    let raised = request.target.0.runner().raise_budget(&spender, budget, *limit, &by).await?;
     tracing::info!(budget, limit, scope = raised.shared_by, by = request.principal.name(), "budget raised");
     let waiting = session.filter(|_| spender.run.is_some());
-    let continues = waiting.is_some_and(|session| continues(&request, &session));
-    Ok(Json(RaisedRow { budget: BudgetRow::of(&raised), continues }))
+    let (mut is_continued, mut reasons) = (false, Vec::new());
+    if let Some(session) = waiting {
+        reasons = not_continued(&session, false).await;
+        is_continued = reasons.is_empty() && continues(&request, &session);
+    }
+    Ok(Json(RaisedRow { budget: BudgetRow::of(&raised), continues: is_continued, not_continued: reasons }))
 }
 
 /// Continues the run that waits; returns whether it does.

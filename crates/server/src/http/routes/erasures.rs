@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind};
+use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner};
 use stepfold_session_scopes::{
-    Author, ErasureId, ErasureRecord, ListErasures, SessionError, SessionId, SessionStore as _, UserId,
-    VacuumStore,
+    Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
 };
 
 use crate::http::app::App;
@@ -78,7 +77,7 @@ pub(super) struct ErasedVersion {
     version: u64,
 }
 
-/// A case of a data set that was taken from erased content.
+/// A case of a data set that was taken from erased content, or is an erased user's own.
 #[derive(Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ErasedCaseRow {
@@ -104,9 +103,12 @@ pub(super) struct ErasureRow {
     user_keys: Vec<String>,
     /// The records of spend that no longer name the user.
     spend: u64,
-    /// The erased cases of experiments that were taken from it, with their results; without those of an erased user's own data
-    /// sets.
+    /// The budgets of the user that are erased.
+    budgets: u64,
+    /// The erased cases of data sets that were taken from it, with their results, and all of an erased user's own data sets.
     cases: Vec<ErasedCaseRow>,
+    /// The number of the erased results of such cases.
+    results: u64,
     /// Whether deleted bytes were removed from the files of the store.
     vacuumed: bool,
 }
@@ -122,7 +124,7 @@ pub(super) async fn erase(
         None => erasure,
     };
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
-    let (report, cases) = erased(&app, erasure).await?;
+    let (report, CopyRows { cases, results }) = erased(&app, erasure).await?;
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),
@@ -135,70 +137,48 @@ pub(super) async fn erase(
         events: report.events,
         user_keys: report.user_keys,
         spend: report.spend,
+        budgets: report.budgets,
         cases,
+        results,
         vacuumed,
     }))
 }
 
-/// Erases content and its copies. The copies are first, by what a dry run finds: a request that is repeated after a kill finds
-/// them by their session. They are last too: a case may be added meanwhile.
-async fn erased(app: &App, request: EraseRequest) -> Result<(ErasureReport, Vec<ErasedCaseRow>), Problem> {
-    let (subject, is_dry_run) = (request.subject.clone(), request.is_dry_run);
-    let (found, gone) = match app.runner().erase(request.clone().dry_run()).await {
-        Ok(found) => (found, None),
-        // Copies outlive their session.
-        Err(error) if is_gone(&error) => (ErasureReport::default(), Some(error)),
-        Err(error) => return Err(error.into()),
-    };
-    let mut cases = erased_cases(app, subject.clone(), found.clone(), is_dry_run).await?;
-    match gone {
-        Some(error) if cases.is_empty() => return Err(error.into()),
-        None if !is_dry_run => {}
-        _ => return Ok((found, cases)),
-    }
-    let report = app.runner().erase(request).await?;
-    cases.extend(erased_cases(app, subject, report.clone(), false).await?);
-    Ok((report, cases))
-}
-
-/// Whether the session of the subject does not exist any more.
-fn is_gone(error: &RunnerError) -> bool {
-    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
+/// The copies of erased content in data sets and reports.
+#[derive(Default)]
+struct CopyRows {
+    cases: Vec<ErasedCaseRow>,
+    results: u64,
 }
 
 #[cfg(not(feature = "eval"))]
-async fn erased_cases(
-    _: &App,
-    _: ErasureSubject,
-    _: ErasureReport,
-    _: bool,
-) -> Result<Vec<ErasedCaseRow>, Problem> {
-    Ok(Vec::new())
+async fn erased(app: &App, request: EraseRequest) -> Result<(ErasureReport, CopyRows), Problem> {
+    Ok((app.runner().erase(request).await?, CopyRows::default()))
 }
 
-/// Erases what was copied into data sets, on a thread of its own.
+/// Erases content and its copies.
 #[cfg(feature = "eval")]
-async fn erased_cases(
-    app: &App,
-    subject: ErasureSubject,
-    report: ErasureReport,
-    is_dry_run: bool,
-) -> Result<Vec<ErasedCaseRow>, Problem> {
-    let Some(folder) = app.experiment_folder().cloned() else { return Ok(Vec::new()) };
-    let erasing = tokio::task::spawn_blocking(move || folder.erase(&subject, &report, is_dry_run));
-    let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, "cases of experiments could not be erased");
-        Problem::failed_experiment(
-            "copies in data sets could not be erased: repeat the request; the log of the server has the cause",
-        )
+async fn erased(app: &App, request: EraseRequest) -> Result<(ErasureReport, CopyRows), Problem> {
+    use crate::http::experiments::{ErasedCase, ErasureError};
+
+    let Some(folder) = app.experiment_folder() else {
+        return Ok((app.runner().erase(request).await?, CopyRows::default()));
     };
-    let erased = erasing.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
-    let row = |erased: crate::http::experiments::ErasedCase| ErasedCaseRow {
-        user: erased.user,
-        data_set: erased.data_set,
-        case: erased.case,
-    };
-    Ok(erased.into_iter().map(row).collect())
+    let erased = folder.erase_with_content(app.runner(), request).await;
+    let (report, copies) = erased.map_err(|error| match error {
+        ErasureError::Content(error) => error.into(),
+        ErasureError::Copies(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            Problem::busy_copies(&error)
+        }
+        ErasureError::Copies(error) => {
+            tracing::error!(%error, "cases of experiments could not be erased");
+            Problem::failed_experiment(
+                "copies in data sets could not be erased: repeat the request; the log of the server has the cause",
+            )
+        }
+    })?;
+    let row = |ErasedCase { user, data_set, case }| ErasedCaseRow { user, data_set, case };
+    Ok((report, CopyRows { cases: copies.cases.into_iter().map(row).collect(), results: copies.results }))
 }
 
 /// Vacuums the store; returns whether it did. The content is erased in any case, and the caller is told of that.

@@ -7,7 +7,7 @@ use axum::response::NoContent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stepfold_eval::{
-    Case, CaseResult, CaseStatus, Comparison, DEFAULT_SEED, EvalError, Mode, Report, Summary, Verdict,
+    Case, CaseResult, CaseStatus, Comparison, DEFAULT_SEED, EvalError, Mode, StoredReport, Summary, Verdict,
 };
 use stepfold_runner::SessionHandle;
 
@@ -70,7 +70,7 @@ pub(super) struct NewCases {
 #[serde(deny_unknown_fields)]
 pub(super) struct AddedCases {
     /// The cases that were added. One whose name is there is not added again.
-    added: usize,
+    added: u64,
     /// The turns that cannot be cases, with the reasons.
     unsuited: Vec<String>,
 }
@@ -90,11 +90,15 @@ pub(super) async fn add_cases(
     for case in found {
         match case {
             Ok(case) => cases.push(case),
-            Err(error @ EvalError::Unsuited { .. }) => unsuited.push(error.to_string()),
+            Err(error @ (EvalError::Unsuited { .. } | EvalError::Erased { .. })) => {
+                unsuited.push(error.to_string());
+            }
             Err(error) => return Err(of_eval(&error)),
         }
     }
-    let added = folder(&app)?.append(&own, &new.data_set, &cases)?;
+    let folder = Arc::clone(folder(&app)?);
+    let appending = tokio::task::spawn_blocking(move || folder.append(&own, &new.data_set, &cases));
+    let added = joined(appending.await)?;
     Ok(Json(AddedCases { added, unsuited }))
 }
 
@@ -168,7 +172,7 @@ pub(super) struct ExperimentRow {
     errors: u64,
     /// Cases that do not suit the mode.
     skipped: u64,
-    /// The part of the evaluated cases that passed.
+    /// The part of the tried cases that passed: one with an error has not, one that says nothing does not count.
     pass_rate: Option<f64>,
     /// The part of the cases that could be evaluated.
     coverage: Option<f64>,
@@ -184,24 +188,24 @@ impl ExperimentRow {
             name: name.to_owned(),
             status: "done",
             why: None,
-            expected: summary.cases,
+            expected: summary.trials,
             mode: mode.to_string(),
             candidate: candidate.to_owned(),
-            cases: summary.cases,
+            cases: summary.trials,
             passed: summary.passed,
             failed: summary.failed,
             left_record: summary.left_record,
             errors: summary.errors,
             skipped: summary.skipped,
-            pass_rate: summary.pass_rate(),
+            pass_rate: summary.tried_pass_rate(),
             coverage: summary.coverage(),
             steps: summary.steps,
             tokens: summary.tokens,
         }
     }
 
-    fn of(name: &str, report: &Report) -> Self {
-        ExperimentRow::new(name, report.head.mode, &report.head.candidate, &report.summary())
+    fn of(name: &str, report: &StoredReport) -> Self {
+        ExperimentRow::new(name, report.head().mode, &report.head().candidate, &report.summary())
     }
 
     fn of_job(app: &App, job: &ExperimentJob, summary: &Summary) -> Self {
@@ -225,27 +229,32 @@ pub(super) async fn list(
     request: ApiRequest<AppTarget, ExperimentsQuery>,
 ) -> Result<Json<ExperimentList>, Problem> {
     let user = user_of(&request.principal, request.query.user)?;
-    let app = request.target.0;
+    let (app, is_under_way) = (request.target.0, request.query.under_way);
+    joined(tokio::task::spawn_blocking(move || listed(&app, &user, is_under_way)).await).map(Json)
+}
+
+/// The data sets and experiments of a user. Reads the files, result by result.
+fn listed(app: &App, user: &str, is_under_way: bool) -> Result<ExperimentList, Problem> {
     let mut list = ExperimentList { data_sets: Vec::new(), experiments: Vec::new(), unreadable: Vec::new() };
-    let Some(folder) = app.experiment_folder() else { return Ok(Json(list)) };
-    let jobs = folder.jobs_of(&user)?;
-    let under_way = jobs.iter().map(|job| ExperimentRow::under_way(&app, job, folder.progress(job)));
+    let Some(folder) = app.experiment_folder() else { return Ok(list) };
+    let jobs = folder.jobs_of(user)?;
+    let under_way = jobs.iter().map(|job| ExperimentRow::under_way(app, job, folder.progress(job)));
     list.experiments = under_way.collect();
-    if request.query.under_way {
-        return Ok(Json(list));
+    if is_under_way {
+        return Ok(list);
     }
-    let [data_sets, names] = folder.names(&user)?;
+    let [data_sets, names] = folder.names(user)?;
     list.data_sets = data_sets;
     let has_ended = |name: &String| jobs.iter().all(|job| job.request().name != *name);
     for name in names.into_iter().filter(has_ended) {
-        match folder.ended(&user, &name) {
+        match folder.ended(user, &name) {
             Ok(StoredExperiment::Done(report)) => list.experiments.push(ExperimentRow::of(&name, &report)),
-            Ok(StoredExperiment::Failed(job)) => list.experiments.push(ExperimentRow::failed(&app, &job)),
+            Ok(StoredExperiment::Failed(job)) => list.experiments.push(ExperimentRow::failed(app, &job)),
             _ => list.unreadable.push(name),
         }
     }
     list.experiments.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(Json(list))
+    Ok(list)
 }
 
 pub(super) async fn run(
@@ -256,7 +265,7 @@ pub(super) async fn run(
     new.check(&app, &request.principal)?;
     let folder = Arc::clone(folder(&app)?);
     // A request that cannot be run is refused now.
-    drop(new.experiment(&app, &folder, 0)?);
+    drop(new.experiment(&app, &folder, new.spending(0))?);
     let (accepting, limits) = (Arc::clone(&folder), request.shared.limits.clone());
     let accepted = tokio::task::spawn_blocking(move || accepting.accept(&user, new, &limits));
     let job = joined(accepted.await)?;
@@ -276,6 +285,32 @@ pub(super) async fn delete(request: ApiRequest<ExperimentTarget, UserQuery>) -> 
     }
 }
 
+/// A data set of an app, as a path names it.
+pub(super) struct DataSetTarget {
+    app: AppTarget,
+    name: String,
+}
+
+impl PathTarget for DataSetTarget {
+    async fn find(path: NamedPath<'_>) -> Result<Self, Problem> {
+        let app = AppTarget::find(path).await?;
+        Ok(DataSetTarget { app, name: path.get("data_set").to_owned() })
+    }
+}
+
+pub(super) async fn delete_data_set(
+    request: ApiRequest<DataSetTarget, UserQuery>,
+) -> Result<NoContent, Problem> {
+    let user = user_of(&request.principal, request.query.user)?;
+    let DataSetTarget { app: AppTarget(app), name } = request.target;
+    let (folder, deleted) = (Arc::clone(folder(&app)?), name.clone());
+    let deleting = tokio::task::spawn_blocking(move || folder.delete_data_set(&user, &deleted));
+    match joined(deleting.await)? {
+        true => Ok(NoContent),
+        false => Err(Problem::unknown_data_set(&name)),
+    }
+}
+
 /// The experiment beside which another one is read.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -286,6 +321,9 @@ pub(super) struct ExperimentQuery {
     /// The experiment of the baseline.
     #[serde(default)]
     baseline: Option<String>,
+    /// The number of results before the page.
+    #[serde(default)]
+    after: u64,
 }
 
 /// An experiment with its results.
@@ -293,16 +331,45 @@ pub(super) struct ExperimentQuery {
 #[serde(deny_unknown_fields)]
 pub(super) struct ExperimentRows {
     experiment: ExperimentRow,
-    /// The results so far, in the order of the cases.
+    /// The results so far, in the order of the cases: at most 500 of them, or fewer with long timelines.
     results: Vec<ResultRow>,
+    /// The beginning of the next page; none at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
     /// The comparison with the baseline, if it has ended.
     comparison: Option<ComparisonRow>,
 }
 
+/// The most results of a page.
+const PAGE: usize = 500;
+
+/// The most bytes of the texts of a page, but for its last result.
+const PAGE_BYTES: usize = 4 << 20;
+
 impl ExperimentRows {
-    fn of(experiment: ExperimentRow, report: Option<&Report>) -> Self {
-        let results = report.map(|report| report.results.iter().map(ResultRow::from).collect());
-        ExperimentRows { experiment, results: results.unwrap_or_default(), comparison: None }
+    /// A page of the results.
+    fn of(experiment: ExperimentRow, report: Option<&StoredReport>, after: u64) -> Result<Self, Problem> {
+        let (mut results, mut next) = (Vec::new(), None);
+        let (mut at, mut bytes) = (0, 0);
+        let page = |result: &CaseResult| {
+            at += 1;
+            if at <= after {
+                return Ok(());
+            }
+            if results.len() == PAGE || bytes >= PAGE_BYTES {
+                next = Some(at - 1);
+                return Err(EvalError::Stopped);
+            }
+            let row = ResultRow::from(result);
+            bytes += row.why.len() + row.recorded.iter().chain(&row.made).map(String::len).sum::<usize>();
+            results.push(row);
+            Ok(())
+        };
+        match report.map_or(Ok(()), |report| report.each(page)) {
+            Ok(()) | Err(EvalError::Stopped) => {}
+            Err(error) => return Err(of_eval(&error)),
+        }
+        Ok(ExperimentRows { experiment, results, next, comparison: None })
     }
 }
 
@@ -354,19 +421,21 @@ impl From<&CaseResult> for ResultRow {
 #[derive(Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ComparisonRow {
-    /// `better`, `no_difference`, `worse` or `unknown`.
+    /// `better`, `no_difference`, `worse` or `unknown`; in mode `replay` `agrees` in place of better, and `differs` in place of worse.
     verdict: &'static str,
     /// The verdict in words, with the interval and the test.
     text: String,
     wins: u64,
     losses: u64,
     ties: u64,
-    /// The cases that only the candidate passed.
+    /// The cases that only the candidate passed: the first 1,000 of them, as in the following lists.
     won: Vec<String>,
     /// The cases that only the baseline passed.
     lost: Vec<String>,
     /// The cases of the baseline that say nothing about the candidate.
     unpaired: Vec<String>,
+    /// The number of all unpaired cases.
+    unpaired_count: u64,
 }
 
 impl From<&Comparison> for ComparisonRow {
@@ -376,6 +445,8 @@ impl From<&Comparison> for ComparisonRow {
                 Verdict::Better => "better",
                 Verdict::Worse => "worse",
                 Verdict::NoDifference => "no_difference",
+                Verdict::Agrees => "agrees",
+                Verdict::Differs => "differs",
                 _ => "unknown",
             },
             text: comparison.to_string(),
@@ -385,6 +456,7 @@ impl From<&Comparison> for ComparisonRow {
             won: comparison.won.clone(),
             lost: comparison.lost.iter().map(|(case, _)| case.clone()).collect(),
             unpaired: comparison.unpaired.clone(),
+            unpaired_count: comparison.unpaired_count,
         }
     }
 }
@@ -392,25 +464,34 @@ impl From<&Comparison> for ComparisonRow {
 pub(super) async fn read(
     request: ApiRequest<ExperimentTarget, ExperimentQuery>,
 ) -> Result<Json<ExperimentRows>, Problem> {
-    let ExperimentQuery { user, baseline } = request.query;
-    let user = user_of(&request.principal, user)?;
-    let ExperimentTarget { app: AppTarget(app), name } = request.target;
-    let folder = folder(&app)?;
-    let (experiment, report) = match folder.experiment(&user, &name)? {
-        StoredExperiment::Done(report) => (ExperimentRow::of(&name, &report), Some(report)),
+    let user = user_of(&request.principal, request.query.user.clone())?;
+    let (target, query) = (request.target, request.query);
+    joined(tokio::task::spawn_blocking(move || read_page(&target, &user, &query)).await).map(Json)
+}
+
+/// A page of an experiment. Reads the files, result by result.
+fn read_page(
+    target: &ExperimentTarget,
+    user: &str,
+    query: &ExperimentQuery,
+) -> Result<ExperimentRows, Problem> {
+    let ExperimentTarget { app: AppTarget(app), name } = target;
+    let folder = folder(app)?;
+    let (experiment, report) = match folder.experiment(user, name)? {
+        StoredExperiment::Done(report) => (ExperimentRow::of(name, &report), Some(report)),
         StoredExperiment::UnderWay(job, report) => {
-            let row = ExperimentRow::under_way(&app, &job, folder.progress(&job));
-            return Ok(Json(ExperimentRows::of(row, report.as_ref())));
+            let row = ExperimentRow::under_way(app, &job, folder.progress(&job));
+            return ExperimentRows::of(row, report.as_ref(), query.after);
         }
-        StoredExperiment::Failed(job) => (ExperimentRow::failed(&app, &job), None),
+        StoredExperiment::Failed(job) => (ExperimentRow::failed(app, &job), None),
     };
-    let mut rows = ExperimentRows::of(experiment, report.as_ref());
-    if let (Some(report), Some(baseline)) = (report, baseline) {
-        let StoredExperiment::Done(baseline) = folder.experiment(&user, &baseline)? else {
+    let mut rows = ExperimentRows::of(experiment, report.as_ref(), query.after)?;
+    if let (Some(report), Some(baseline)) = (report, &query.baseline) {
+        let StoredExperiment::Done(baseline) = folder.experiment(user, baseline)? else {
             return Err(Problem::invalid("baseline", format!("experiment `{baseline}` has no report")));
         };
-        let compared = Comparison::of(&baseline, &report, DEFAULT_SEED).map_err(|error| of_eval(&error))?;
-        rows.comparison = Some(ComparisonRow::from(&compared));
+        let compared = Comparison::of_stored(&baseline, &report, DEFAULT_SEED);
+        rows.comparison = Some(ComparisonRow::from(&compared.map_err(|error| of_eval(&error))?));
     }
-    Ok(Json(rows))
+    Ok(rows)
 }

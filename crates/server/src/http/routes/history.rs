@@ -29,6 +29,7 @@ use crate::http::operation::request::{ApiRequest, JsonBody, PathParameter, Sessi
 use crate::http::rows::import_mark::check_newest;
 use crate::http::rows::row_builder::{RowBuilder, rows};
 use crate::http::rows::session_status::LastRun;
+use crate::http::rows::upgrade::not_continued;
 use crate::http::rows::{
     BlameRow, BlamedWrite, ChangeRow, DiffRow, EventRow, EventRows, OriginRow, SessionRow, StateRow,
     WriteRow, json,
@@ -550,9 +551,20 @@ async fn check_fork(
     check_newest(principal, stored.visible_events().last(), "fork before the run has begun or after its end")
 }
 
+/// A session that was forked.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ForkedRow {
+    #[serde(flatten)]
+    session: SessionRow,
+    /// Why this version of the agent does not continue the run of the fork, which is to run, in words: the run waits for a version that does, or for
+    /// `"with_changed_agent": true` in `POST …/resume`. Absent if it continues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_continued: Vec<String>,
+}
+
 pub(super) async fn fork(
     request: ApiRequest<SessionTarget, (), JsonBody<Fork>>,
-) -> Result<CreatedReply<SessionRow>, Problem> {
+) -> Result<CreatedReply<ForkedRow>, Problem> {
     let JsonBody(fork) = request.body;
     check_shared(&request.principal, &fork.set)?;
     check_fork(&request.principal, &request.target, fork.at).await?;
@@ -570,8 +582,9 @@ pub(super) async fn fork(
         true => session.fork_with(id.as_str(), fork.at, edit).await?,
         false => session.fork_with(id.as_str(), fork.at, edit).waiting().await?,
     };
-    let value = SessionRow::of(&forked.read_events(EventRange::None).await?);
-    if let Some(permit) = permit {
+    let session = SessionRow::of(&forked.read_events(EventRange::None).await?);
+    let not_continued = if fork.run { not_continued(&forked, false).await } else { Vec::new() };
+    if let Some(permit) = permit.filter(|_| not_continued.is_empty()) {
         // Recovery would continue as well, of all users together. A failure here changes nothing about the fork.
         if let Ok(LastRun::Unfinished(pending)) = LastRun::of(&forked).await
             && pending.is_empty()
@@ -580,7 +593,7 @@ pub(super) async fn fork(
             hold_permit(invocation, permit);
         }
     }
-    Ok(CreatedReply::session(&app, &id, value))
+    Ok(CreatedReply::session(&app, &id, ForkedRow { session, not_continued }))
 }
 
 /// Changes of values.

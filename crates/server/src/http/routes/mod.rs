@@ -44,6 +44,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
         GET "/apps/{app}/spend", Read, "read_spend", spend::spend, "Adds up what was spent on models under budgets.";
         GET "/apps/{app}/budgets", Read, "list_budgets", budgets::list, "Lists budgets with their sums and limits: those of the principal's user; those that users share, and those of other users, for the role `raise_budgets`.";
         POST "/apps/{app}/budgets", RaiseBudgets, "raise_budget", budgets::raise, "Raises the limit of a budget for its current window, and continues a run that waits for it.";
+        GET "/apps/{app}/budgets/raises", Read, "list_raises", budgets::raises, "Lists raises of budgets, newest first: who raised which limit, when, from what to what. Those of the principal's user; all for the role `raise_budgets`.";
         GET "/apps/{app}/sessions", Read, "list_sessions", sessions::list, "Lists sessions, the one that was written last first.";
         GET "/apps/{app}/search", Read, "search", search::search, "Finds messages by words, best first: in all sessions of the principal, or in one.";
         POST "/apps/{app}/sessions", Act, "create_session", sessions::create, "Creates a session.";
@@ -88,6 +89,7 @@ pub(super) fn operations() -> Vec<ApiOperation> {
     #[cfg(feature = "eval")]
     operations.extend(operations! {
         POST "/apps/{app}/cases", Act, "add_cases", experiments::add_cases, "Adds turns of stored sessions to a data set: of the principal, or of another user for an administrator.";
+        DELETE "/apps/{app}/data-sets/{data_set}", Act, "delete_data_set", experiments::delete_data_set, "Deletes a data set. Reports of its experiments stay; one that is under way keeps it.";
         GET "/apps/{app}/experiments", Read, "list_experiments", experiments::list, "Lists the data sets and experiments of the principal.";
         POST "/apps/{app}/experiments", Act, "run_experiment", experiments::run, "Accepts an experiment, which confronts the agent, or a changed one, with a data set. It is run in the background, and continues after a restart.";
         GET "/apps/{app}/experiments/{experiment}", Read, "read_experiment", experiments::read, "Reads an experiment with its results so far, and compares them with those of another one.";

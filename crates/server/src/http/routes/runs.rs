@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use stepfold_agent_loop::state_core::chat::{Content, Media, Message, Part, Role};
 use stepfold_agent_loop::{Decisions, Ids as _, Input, RandomIds};
-use stepfold_runner::{Invocation, SessionChange, WhenBusy};
+use stepfold_runner::{DecisionReceipt, Invocation, SessionChange, SessionHandle, WhenBusy};
 use stepfold_session_scopes::InvocationId;
 
 use super::shared_values::check_shared;
@@ -25,6 +25,7 @@ use crate::http::operation::reply::{AcceptedReply, EventStream};
 use crate::http::operation::request::{
     ApiRequest, JsonBody, PathParameter, SessionPart, WholeServer, find_session,
 };
+use crate::http::rows::upgrade::not_continued_at;
 use crate::http::rows::{Accepted, Decided, DecisionRow, RunRow, exit};
 use crate::http::streams::live_stream::FollowRequest;
 use crate::http::streams::sse::StreamPosition;
@@ -177,9 +178,8 @@ pub(super) async fn send(
 pub(super) fn hold_permit(invocation: Invocation, permit: LimitPermit) -> Accepted {
     let accepted = Accepted { invocation: invocation.id().to_string() };
     tokio::spawn(async move {
-        if let Err(error) = invocation.outcome().await {
-            tracing::info!(invocation = %invocation.id(), %error, "invocation failed");
-        }
+        // The runner logs a failure.
+        let _ = invocation.outcome().await;
         drop(permit);
     });
     accepted
@@ -195,8 +195,11 @@ pub(super) async fn run(
     }
     let input = request.body.0.into_input(&request.shared.limits)?;
     let _permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
-    let report = request.target.session.run_as(key, input).await?;
-    Ok(Json(RunRow::of(report)))
+    let session = request.target.session;
+    match session.run_as(key.as_str(), input).await {
+        Ok(report) => Ok(Json(RunRow::of(report))),
+        Err(error) => Err(Problem::of_message(&session, &key, error).await),
+    }
 }
 
 pub(super) async fn withdraw(request: ApiRequest<SessionPart<InvocationId>>) -> Result<NoContent, Problem> {
@@ -236,21 +239,20 @@ pub(super) async fn decide(
     }
     let permit = request.shared.usage.run_permit(request.principal.user(), &request.shared.limits)?;
     let decisions: Decisions = decisions.into_iter().map(|(id, decision)| (id, decision.into())).collect();
-    let mut resume = request.target.session.resume().decide_all(decisions).by(request.principal.name());
+    let session = request.target.session;
+    let mut resume = session.resume().decide_all(decisions).by(request.principal.name());
     if let Some(key) = key {
         resume = resume.idempotency_key(key);
     }
     if with_changed_agent {
         resume = resume.with_changed_agent();
     }
-    let (receipt, invocation) = resume.submit().await?;
-    let Accepted { invocation } = hold_permit(invocation, permit);
-    Ok(AcceptedReply(Decided {
-        invocation,
-        version: receipt.version,
-        requests: receipt.requests,
-        by: receipt.by,
-    }))
+    let (receipt, continues) = resume.submit().await?;
+    hold_permit(continues, permit);
+    let DecisionReceipt { version, requests, by, invocation, .. } = receipt;
+    let invocation = invocation.to_string();
+    let not_continued = not_continued_at(&session, version, with_changed_agent).await;
+    Ok(AcceptedReply(Decided { invocation, version, requests, by, not_continued }))
 }
 
 /// An outcome that comes later.
@@ -291,7 +293,8 @@ pub(super) async fn complete(
     if let Some(invocation) = session.running() {
         hold_permit(invocation, permit);
     }
-    Ok(Json(Completed { version: receipt.version, requests: receipt.requests }))
+    let not_continued = not_continued_at(&session, receipt.version, false).await;
+    Ok(Json(Completed { version: receipt.version, requests: receipt.requests, not_continued }))
 }
 
 /// A stored outcome.
@@ -301,6 +304,10 @@ pub(super) struct Completed {
     version: u64,
     /// The requests that it has answered.
     requests: Vec<String>,
+    /// Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for
+    /// `"with_changed_agent": true` in `POST …/resume`. Absent if it continues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_continued: Vec<String>,
 }
 
 /// A resumption.
@@ -330,7 +337,7 @@ pub(super) async fn resume(
     let mut events = invocation.subscribe(0);
     let has_begun = tokio::select! {
         first = events.next() => first.is_some(),
-        () = until_continued(changes) => true,
+        () = until_continued(session, changes) => true,
     };
     // It fails before its first event, if it cannot continue.
     if !has_begun && let Err(error) = invocation.outcome().await {
@@ -340,9 +347,11 @@ pub(super) async fn resume(
 }
 
 /// Waits until a run continues in the session of these changes, by whatever invocation of this process.
-async fn until_continued(changes: impl Stream<Item = SessionChange> + Unpin) {
+async fn until_continued(session: &SessionHandle, changes: impl Stream<Item = SessionChange> + Unpin) {
+    // NOTE: The end of a run before which others wait is told as running, too.
     let continues = |change: &SessionChange| {
-        std::future::ready(matches!(change, SessionChange::Changed { is_running: true, .. }))
+        let is_running = matches!(change, SessionChange::Changed { is_running: true, .. });
+        std::future::ready(is_running && session.driving().is_some())
     };
     match changes.filter(continues).next().await {
         Some(_) => {}

@@ -216,10 +216,17 @@ async fn described(app: &App, stored: &Session) -> Result<SessionRow, Problem> {
     let mut row = SessionRow::of(stored);
     // It may have been deleted meanwhile.
     let Some(session) = session else { return Ok(row) };
-    row.status = Some(Status::of(&session).await?.1);
-    row.forks = number_of_forks(app, &session).await?;
-    (row.title, row.imported) = title_and_import(app, &session).await?;
-    Ok(row)
+    match describe(app, &session, &mut row).await {
+        Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
+        _ => Ok(row),
+    }
+}
+
+async fn describe(app: &App, session: &SessionHandle, row: &mut SessionRow) -> Result<(), Problem> {
+    row.status = Some(Status::of(session).await?.1);
+    row.forks = number_of_forks(app, session).await?;
+    (row.title, row.imported) = title_and_import(app, session).await?;
+    Ok(())
 }
 
 /// The number of its forks that are there; `None` if the store does not list them.

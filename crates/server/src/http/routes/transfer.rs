@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use http::header;
+use http::{StatusCode, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_session_scopes::{
     CreateSession, Event, EventId, EventRange, GetSession, Label, MemoryStore, ReadLabels, Scope,
-    SessionError, SessionStore as _, Timestamp,
+    SessionError, SessionSchema, SessionStore as _, Timestamp,
 };
 
 use super::history::session_at;
@@ -245,7 +245,7 @@ pub(super) async fn import(
         .values(Value::Object(row.first.clone()))?
         .with_events(events)
         .with_labels(labels);
-    check(&request.principal, &row, &new_session).await?;
+    let new_session = checked(&request.principal, &row, new_session).await?;
     let store = runner.store();
     let created = store.create(new_session).await?;
     if created.version != row.version {
@@ -253,6 +253,10 @@ pub(super) async fn import(
     }
     let session = runner.find_session(key.user.as_str(), key.id.as_str()).await?;
     let session = session.ok_or_else(|| Problem::unknown_session(&id))?;
+    // A run that waits for a deadline is found by recovery then; a failure here changes nothing about the import.
+    if let Err(error) = session.note_deadline().await {
+        tracing::warn!(session = %session.key(), %error, "the deadline of an import could not be noted");
+    }
     let mut value = SessionRow::of(&session.read_events(EventRange::None).await?);
     value.imported = ImportedRow::read(&session).await?;
     Ok(CreatedReply::session(&app, &id, value))
@@ -308,9 +312,32 @@ fn labels_of(row: &ImportRow) -> Result<Vec<(Label, u64)>, Problem> {
     row.labels.iter().map(label).collect()
 }
 
-/// Makes the session in memory first: its events have to add up to the values that it had, and a run that has not ended is
-/// for administrators.
-async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) -> Result<(), Problem> {
+/// The session that can be made: under the schema of today, or, where that is of other types, as its values were stored, if
+/// the schema reads or migrates them.
+async fn checked(
+    principal: &Principal,
+    row: &ImportRow,
+    request: CreateSession,
+) -> Result<CreateSession, Problem> {
+    let schema = &request.schema;
+    let Err(problem) = check(principal, row, &request, schema).await else { return Ok(request) };
+    let mut stored = request.clone();
+    stored.schema = schema.untyped();
+    match check(principal, row, &stored, schema).await {
+        Ok(()) => Ok(stored),
+        Err(forbidden) if forbidden.status() == StatusCode::FORBIDDEN => Err(forbidden),
+        Err(_) => Err(problem),
+    }
+}
+
+/// Makes the session in memory first: its events have to add up to the values that it had, which the schema of today reads,
+/// and a run that has not ended is for administrators.
+async fn check(
+    principal: &Principal,
+    row: &ImportRow,
+    request: &CreateSession,
+    schema: &SessionSchema,
+) -> Result<(), Problem> {
     // NOTE: In memory first, so that a damaged file leaves nothing behind. Shared values are not imported: they belong to
     // other sessions too (docs/decisions/server.md).
     let store = MemoryStore::new();
@@ -320,6 +347,7 @@ async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) 
         made => made?,
     };
     let read = store.get(GetSession::new(made.key)).await?;
+    read.state(schema).map_err(|error| Problem::invalid("export", error))?;
     let (values, _) = own_and_shared(&read);
     // Erased writes add up to nothing: the keys that they changed may differ.
     let is_erased = |key: &String| {
@@ -330,7 +358,13 @@ async fn check(principal: &Principal, row: &ImportRow, request: &CreateSession) 
         let (Some(value), Some(text)) = (values.get(key), row.values.get(key)) else { return false };
         serde_json::from_str::<Value>(text.get()).is_ok_and(|told| told == *value)
     };
-    if let Some(key) = values.keys().chain(row.values.keys()).find(|key| !is_same(key) && !is_erased(key)) {
+    // A key that was declared later begins with its default.
+    let is_default = |key: &String| {
+        let is_new = !row.first.contains_key(key) && !row.values.contains_key(key);
+        is_new && schema.schema().key(key).is_some_and(|declared| declared.default() == values.get(key))
+    };
+    let differs = |key: &&String| !is_same(key) && !is_default(key) && !is_erased(key);
+    if let Some(key) = values.keys().chain(row.values.keys()).find(differs) {
         let why = format!("its events do not add up to its `values`: `{key}` differs");
         return Err(Problem::invalid("export", why));
     }

@@ -13,7 +13,7 @@ mod run;
 mod session;
 pub(super) mod session_status;
 mod state;
-mod upgrade;
+pub(super) mod upgrade;
 
 pub(super) use self::app::{
     AgentRow, AppDetail, AppRow, Apps, InsideRow, MeRow, ModelOfRow, OutputRow, PricesRow, RefusedToolRow,

@@ -3,10 +3,8 @@
 
 use std::collections::HashMap;
 
-use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle};
-use stepfold_session_scopes::{
-    CommittedEvent, ErrorKind, OutlineSessions, Session, SessionId, SessionOutline, UserId,
-};
+use stepfold_runner::{RunnerError, SessionHandle};
+use stepfold_session_scopes::{CommittedEvent, OutlineSessions, Session, SessionId, SessionOutline, UserId};
 
 use super::session_status::{LastRun, Status, is_running};
 use crate::http::app::App;
@@ -116,11 +114,7 @@ impl OutlinedSession {
             Some(run) => run,
             None => match LastRun::of(&session).await {
                 // It was deleted meanwhile.
-                Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
-                    if source.kind() == ErrorKind::NotFound =>
-                {
-                    return Ok(None);
-                }
+                Err(error) if error.is_session_not_found() => return Ok(None),
                 run => run?,
             },
         };

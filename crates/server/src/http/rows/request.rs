@@ -33,6 +33,12 @@ pub(in crate::http) struct RequestRow {
     /// Warnings for the approver: field names that look like other names, characters that hide or reorder text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) warnings: Option<Vec<String>>,
+    /// The difference of the tool from the one that was approved before, line by line, where its server lists it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::http) changed: Option<String>,
+    /// Whether the call was asked about before, under another id: with other arguments or values, or as another tool.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::http) asked_again: bool,
     /// The JSON Schema that modified arguments must fit, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) schema: Option<Value>,
@@ -79,6 +85,8 @@ impl RequestRow {
             inputs_from_state: inputs,
             times: (request.times > 1).then_some(request.times),
             warnings: Some(request.warnings()).filter(|warnings| !warnings.is_empty()),
+            changed: request.change.clone(),
+            asked_again: request.is_asked_again,
             schema: request.schema().cloned(),
             can_modify: request.can_modify(),
             token: request.token.clone(),

@@ -216,7 +216,7 @@ impl StepItems {
                 *self = StepItems { branches: branches.clone(), ..StepItems::default() };
                 row.planned = (0..branches.len()).map(|place| self.item(place)).collect();
             }
-            EventKind::Asked { fates } => row.asked = self.asked(fates),
+            EventKind::Asked { fates, .. } => row.asked = self.asked(fates),
             EventKind::Asks { place, requests } => {
                 let question = |message: &Option<String>| QuestionRow {
                     call: self.call(*place),

@@ -20,7 +20,7 @@ pub(in crate::http) struct Accepted {
 /// Stored decisions.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::http) struct Decided {
-    /// The invocation that continues the run.
+    /// The invocation that began the run, the same for each repetition.
     pub(in crate::http) invocation: String,
     /// The version of the session with the decisions.
     pub(in crate::http) version: u64,
@@ -28,6 +28,10 @@ pub(in crate::http) struct Decided {
     pub(in crate::http) requests: Vec<String>,
     /// The author that is recorded; of a repetition, the first one.
     pub(in crate::http) by: Option<String>,
+    /// Why this version of the agent does not continue the run, in words: the run waits for a version that does, or for
+    /// `"with_changed_agent": true` in `POST …/resume`. Absent if it continues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::http) not_continued: Vec<String>,
 }
 
 /// The result of a run.

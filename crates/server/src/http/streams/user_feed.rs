@@ -15,10 +15,8 @@ use futures_util::stream::{BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use serde_json::json;
-use stepfold_runner::{Remedy, RunnerError, RunnerErrorKind, SessionChange};
-use stepfold_session_scopes::{
-    ErrorKind, LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId,
-};
+use stepfold_runner::{Remedy, SessionChange};
+use stepfold_session_scopes::{LifeId, ListSessions, Session, SessionKey, SessionStore as _, UserId};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
@@ -365,11 +363,7 @@ impl FeedSource {
             Ok(Some((stored, status))) => self.send_stored(key, &stored, status),
             Ok(None) => self.send_deleted(key),
             // NOTE: It was deleted between the two reads.
-            Err(RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. })
-                if source.kind() == ErrorKind::NotFound =>
-            {
-                self.send_deleted(key);
-            }
+            Err(error) if error.is_session_not_found() => self.send_deleted(key),
             Err(error) => {
                 tracing::warn!(%error, "a session for a live stream could not be read");
                 self.sent.remove(key);

@@ -1,6 +1,7 @@
 //! Erasure over HTTP: by administrators, of any user's sessions, with a reason.
 
 use serde_json::{Value, json};
+use stepfold_session_scopes::{SessionStore as _, VerifySessions};
 
 use super::site::Site;
 
@@ -42,7 +43,7 @@ async fn administrators_erase_an_event() {
     let left = text(&site).await;
     assert!(!left.contains(MARKER) && left.contains("[erased]"), "{left}");
     // After a lost answer.
-    assert_eq!(site.post("root", "/erasures", body).await.json()["events"], 0);
+    assert_eq!(site.post("root", "/erasures", body).await.json(), erased);
     let records = site.get("root", "/erasures").await.json();
     let records = records["erasures"].as_array().unwrap();
     assert_eq!(records.len(), 1, "{records:?}");
@@ -77,6 +78,21 @@ async fn an_export_with_erased_events_is_imported() {
     assert_eq!(imported.status, 201, "{}", imported.text);
     let events = site.get("ada", "/sessions/s2/events").await.text;
     assert!(events.contains("[erased]") && !events.contains(MARKER), "{events}");
+    // A copy of the copy too is marked as the origin is: for verification, and for replays.
+    let export: Value = site.get("ada", "/sessions/s2/export").await.json();
+    assert_eq!(site.post("ada", "/import?id=s3", export).await.status, 201);
+    let report = site.runner.store().verify(VerifySessions::all()).await.unwrap();
+    assert_eq!(report.faults, []);
+    let marks = |id: &str| -> Vec<_> {
+        let of = report.erasures.iter().filter(|erased| erased.key.id.as_str() == id);
+        of.map(|erased| (erased.version, erased.erasure.clone())).collect()
+    };
+    let replay =
+        async |id: &str| site.post("ada", &format!("/sessions/{id}/replay"), json!({})).await.problem();
+    assert_eq!((marks("s1").len(), replay("s1").await.1), (2, "erased".to_owned()));
+    for id in ["s2", "s3"] {
+        assert_eq!((marks(id), replay(id).await), (marks("s1"), replay("s1").await), "{id}");
+    }
 }
 
 #[tokio::test]

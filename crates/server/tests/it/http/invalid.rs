@@ -45,6 +45,9 @@ fn statuses(list: &Value) -> Vec<(&str, &str)> {
     all
 }
 
+/// The end of a problem whose message is stored.
+const STORED: &str = "; the message is stored, and is taken once the run continues or is abandoned";
+
 #[tokio::test]
 async fn a_record_that_cannot_be_restored_is_shown_and_hides_no_other() {
     let site = site().await;
@@ -66,11 +69,13 @@ async fn a_record_that_cannot_be_restored_is_shown_and_hides_no_other() {
         told.data["pending"].as_array().unwrap().len()
     };
     assert_eq!((pending("wrong"), pending("good")), (0, 1));
-    // What would continue it says why not; nothing is stored.
+    // Requests that would continue it say why not, and that a message is stored; nothing is committed.
     for (path, body) in [("run", json!({"text": "hello"})), ("resume", json!({}))] {
         let refused = site.post("ada", &format!("/sessions/wrong/{path}"), body).await;
         assert_eq!(refused.problem(), (409, "invalid_record".to_owned()), "{path}: {}", refused.text);
-        assert_eq!(refused.json()["detail"], WHY);
+        let stored = if path == "run" { STORED } else { "" };
+        assert_eq!(refused.json()["detail"], format!("{WHY}{stored}"));
+        assert_eq!(refused.json()["accepted"].as_bool().unwrap_or_default(), path == "run");
     }
     assert_eq!(site.get("ada", "/sessions/wrong").await.json()["version"], 3);
 }
@@ -103,7 +108,7 @@ async fn values_of_another_type_are_told_as_such() {
     assert_eq!(refused.problem(), (409, "invalid_record".to_owned()), "{}", refused.text);
     let detail = refused.json()["detail"].as_str().unwrap().to_owned();
     assert!(detail.contains("incompatible stored value of key \"spent\""), "{detail}");
-    assert!(detail.ends_with("register a migration"), "{detail}");
+    assert!(detail.ends_with(&format!("register a migration{STORED}")), "{detail}");
     // Its run is sound.
     let list = other.get("ada", "/sessions").await.json();
     assert_eq!(statuses(&list), [("good", "waiting"), ("waits", "idle"), ("wrong", "invalid")]);

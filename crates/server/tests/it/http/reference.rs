@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::openapi::operations;
 use super::site::Site;
@@ -70,9 +70,8 @@ fn describe(page: &mut String, path: &str, method: &str, operation: &Value) {
         .unwrap();
     }
     let content = |value: &Value| {
-        let kinds: Option<&Map<String, Value>> = value["content"].as_object();
-        let kinds = kinds.into_iter().flatten();
-        kinds
+        sorted(&value["content"])
+            .into_iter()
             .map(|(media, content)| format!("{} (`{media}`)", kind(&content["schema"])))
             .collect::<Vec<_>>()
             .join(", ")

@@ -180,7 +180,7 @@ impl Site {
         Reply { status, headers, text }
     }
 
-    async fn open(
+    pub(crate) async fn open(
         &self,
         method: Method,
         path: &str,

@@ -82,6 +82,23 @@ async fn a_run_that_waits_for_a_budget_is_listed_as_waiting() {
     assert_eq!((&detail["status"], &detail["budget"]), (&json!("idle"), &serde_json::Value::Null));
 }
 
+/// An erasure says how many budgets of the user go, and its dry run the same.
+#[tokio::test]
+async fn an_erasure_counts_the_budgets_of_the_user() {
+    let site = site(Budget::requests("own", 9).of(BudgetScope::User)).await;
+    say(&site, "ada", "s1").await;
+    say(&site, "bob", "s1").await;
+    let erase = |dry_run: bool| {
+        let body = json!({"user": "ada", "everything": true, "reason": "ticket 20", "dry_run": dry_run});
+        site.post("root", "/erasures", body)
+    };
+    for dry_run in [true, false] {
+        let erased = erase(dry_run).await.json();
+        assert_eq!((&erased["budgets"], &erased["spend"]), (&json!(1), &json!(1)), "{erased}");
+    }
+    assert_eq!(erase(false).await.json()["budgets"], 0);
+}
+
 #[tokio::test]
 async fn a_budget_is_raised_by_the_role_for_it_and_the_waiting_run_continues() {
     let site = site(Budget::requests("trial", 1).of(BudgetScope::Principal)).await;
@@ -110,6 +127,20 @@ async fn a_budget_is_raised_by_the_role_for_it_and_the_waiting_run_continues() {
         (&raised["scope"], &raised["limit"], &raised["declared"], &raised["continues"]),
         (&json!("principal ada"), &json!(3), &json!(1), &json!(true))
     );
+    // The raise is recorded with its principal: for its own user, and for those with the role; not for others.
+    let listed = site.get("ada", "/budgets/raises").await.json();
+    let raise_of = |raise: &serde_json::Value| {
+        let names = ["budget", "scope", "unit", "from", "to", "by", "user"];
+        json!(names.map(|name| raise[name].clone()))
+    };
+    let expected = json!(["trial", "principal ada", "requests", 1, 3, "payer", "ada"]);
+    assert_eq!((listed["raises"].as_array().unwrap().len(), raise_of(&listed["raises"][0])), (1, expected));
+    for (name, user) in [("payer", ""), ("payer", "?user=ada"), ("ada", "?user=ada")] {
+        assert_eq!(site.get(name, &format!("/budgets/raises{user}")).await.json(), listed, "{name} {user}");
+    }
+    let none = json!({"raises": []});
+    assert_eq!(site.get("payer", "/budgets/raises?user=bob").await.json(), none);
+    assert_eq!(site.get("reader", "/budgets/raises?user=bob").await.problem(), (403, "forbidden".to_owned()));
     // A message after it is answered after it.
     say(&site, "ada", "s2").await;
     let handle = site.runner.session("ada", "s2").await.unwrap();

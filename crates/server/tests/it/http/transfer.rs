@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
-use stepfold_runner::Runner;
+use stepfold_runner::{RecoverOptions, Runner};
 use stepfold_server::http::Limits;
-use stepfold_session_scopes::MemoryStore;
-use stepfold_tools::{Effect, Tool, ToolError};
+use stepfold_session_scopes::{MemoryStore, SessionSchema};
+use stepfold_state_core::state::{Schema, SchemaBuilder};
+use stepfold_tools::{Effect, Tool, ToolContext, ToolError, Toolset};
 
 use super::site::{Site, agent};
 
@@ -107,6 +109,40 @@ async fn what_does_not_add_up_is_refused_and_nothing_is_stored() {
     assert_eq!(small.post("ada", "/import", good).await.problem(), (413, "too_large".to_owned()));
 }
 
+/// Another version of the agent reads an export as it reads the stored session: by migrations, and with the defaults of later
+/// keys. Without a migration it reads neither.
+#[tokio::test]
+async fn an_export_of_an_earlier_schema_is_imported_where_the_session_is_read() {
+    let exported = export(&site().await, "s1").await;
+    let spent = exported["values"]["spent"].as_u64().unwrap();
+    assert_eq!((&exported["first"]["spent"], spent), (&json!(2), 7));
+    let declared = |builder: SchemaBuilder| builder.key::<String>("user:name").key::<String>("app:motto");
+    let as_text = declared(Schema::builder().key::<String>("spent"));
+    let with_default = as_text.key::<Vec<u64>>("areas").default(json!([3])).build().unwrap();
+    let stored = |schema: &Schema| SessionSchema::new(schema.clone());
+    let migrated = stored(&with_default).migration("spent", |old| Ok(json!(format!("{old} euro"))));
+    for (schema, is_read) in [(migrated, true), (stored(&with_default), false)] {
+        let agent =
+            agent(&format!("{BILL}assistant: Fine.\n"), Vec::new()).to_builder().tools(Toolset::default());
+        let agent = agent.schema(schema.schema().clone()).build().unwrap();
+        let runner = Runner::builder(agent, MemoryStore::new()).schema(schema).build();
+        let other = Site::over(runner, Limits::default()).await;
+        let imported = other.post("ada", "/import?id=s2", exported.clone()).await;
+        if is_read {
+            assert_eq!(imported.status, 201, "{}", imported.text);
+            let state = other.runner.find_session("ada", "s2").await.unwrap().unwrap().state().await.unwrap();
+            assert_eq!(state.get("spent").unwrap(), json!(format!("{spent} euro")));
+            assert_eq!(state.get("areas").unwrap(), json!([3]));
+            let run = other.post("ada", "/sessions/s2/run", json!({"text": "more"})).await;
+            assert_eq!(run.status, 200, "{}", run.text);
+        } else {
+            assert_eq!(imported.problem(), (400, "invalid".to_owned()));
+            assert!(imported.text.contains("spent"), "{}", imported.text);
+            assert_eq!(other.get("ada", "/sessions/s2").await.status, 404);
+        }
+    }
+}
+
 /// A note says that the content is gone: an import with both keeps the note only, or nothing could erase the content.
 #[tokio::test]
 async fn content_beside_a_note_of_erasure_is_not_imported() {
@@ -167,6 +203,33 @@ async fn a_run_that_has_not_ended_is_imported_by_administrators_only() {
         }
     }
     assert_eq!(site.post("ada", "/import", good).await.problem().0, 403, "one that waits");
+}
+
+/// A run that waits for an outcome is continued when its deadline has passed, though no worker has driven it in this store.
+#[tokio::test]
+async fn the_deadline_of_an_imported_run_passes() {
+    let site = async || {
+        let taxi = async |context: ToolContext| {
+            let taxi = context.later("taxi").message("a taxi").within(Duration::from_millis(1));
+            taxi.outcome()
+        };
+        let taxi = Tool::new("taxi", "Orders a taxi.", taxi).effect(Effect::Idempotent).build().unwrap();
+        let agent = agent("assistant: > c1 taxi()\nassistant: none came\n", vec![taxi]);
+        Site::over(Runner::builder(agent, MemoryStore::new()).build(), Limits::default()).await
+    };
+    let (here, there) = (site().await, site().await);
+    here.post("ada", "/sessions", json!({"id": "s1"})).await;
+    let waits = here.post("ada", "/sessions/s1/run", json!({"text": "a taxi"})).await;
+    assert_eq!(waits.json()["pending"][0]["reason"], "later", "{}", waits.text);
+    let imported = there.post("root", "/import?id=s2", export(&here, "s1").await).await;
+    assert_eq!(imported.status, 201, "{}", imported.text);
+    // tidy: allow sleep, because the deadline is a time.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    there.runner.recover(RecoverOptions::new().once()).await.unwrap();
+    let session = there.runner.find_session("ada", "s2").await.unwrap().unwrap();
+    assert!(session.unfinished().await.unwrap().is_none());
+    let said = session.last_run().await.unwrap().unwrap().transcript().to_string();
+    assert!(said.contains("its deadline has passed") && said.contains("none came"), "{said}");
 }
 
 /// A file says which calls a model has made. A fork would open its run again, so that they are run.

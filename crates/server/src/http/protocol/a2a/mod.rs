@@ -25,7 +25,7 @@ pub(super) use self::updates::A2aEncoder;
 use super::run_updates::RunReader;
 use crate::http::app::App;
 use crate::http::guard::auth::Role;
-use crate::http::guard::problem::Problem;
+use crate::http::guard::problem::{Problem, in_routes};
 use crate::http::guard::strict;
 use crate::http::loading::page_plan::{reserve_commits, weight_of_value};
 use crate::http::operation::request::{ApiRequest, AppTarget, RequestBody};
@@ -96,7 +96,7 @@ impl From<Problem> for MethodError {
 
 impl From<RunnerError> for MethodError {
     fn from(error: RunnerError) -> Self {
-        let words = error.to_string();
+        let words = in_routes(&error.to_string());
         MethodError::Rpc(match error {
             RunnerError {
                 kind:
@@ -447,7 +447,7 @@ async fn list(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, Met
     let mut found = Vec::new();
     for session in sessions {
         let (before, known) = (call.memory.size(), found.len());
-        let (stored, run) = (whole_session(call, &session).await?, LastRun::of(&session).await?);
+        let Some((stored, run)) = found_session(call, &session).await? else { continue };
         for task in tasks(&stored).iter().rev() {
             if wanted.is_none_or(|wanted| task.status(&run).0.name() == wanted) {
                 found.push(task.to_json(&run, history(params)));
@@ -458,6 +458,18 @@ async fn list(call: &A2aRequest, app: &App, params: &Value) -> Result<Value, Met
         call.memory.resize(before.saturating_add(tasks))?;
     }
     Ok(json!({"totalSize": found.len(), "pageSize": found.len(), "tasks": found, "nextPageToken": next}))
+}
+
+/// A session with all its commits, and its last run; `None` if it was deleted since it was found.
+async fn found_session(
+    call: &A2aRequest,
+    handle: &SessionHandle,
+) -> Result<Option<(Session, LastRun)>, MethodError> {
+    let read = async { Ok((whole_session(call, handle).await?, LastRun::of(handle).await?)) };
+    match read.await {
+        Err(_) if session(call, &call.target.0, handle.key().id.as_str()).await?.is_none() => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 /// A page of sessions: the tasks of a session are in one page.

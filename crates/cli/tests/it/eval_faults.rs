@@ -1,0 +1,98 @@
+//! `stepfold eval` beside itself, and with files of others.
+
+use std::process::Stdio;
+
+use crate::eval::paying_room;
+
+/// A text that a build server takes as a command.
+const COMMAND: &str = "::error::broken";
+
+/// A law: no text of a file, nor its name, begins a line of the output.
+#[test]
+fn no_text_of_a_file_begins_a_line() {
+    let room = paying_room();
+    let name = format!("x\\n{COMMAND}");
+    let case = |rest: &str| format!("{{\"name\":\"{name}\",\"say\":\"pay\",{rest}}}\n");
+    let unknown = format!("\"expect\":[{{\"x\\r\\n{COMMAND}\":1}}]");
+    let files = [
+        ("duplicate.jsonl", case("\"expect\":[\"answered\"]").repeat(2)),
+        ("invalid.jsonl", case("\"expect\":[{\"text_lacks\":[]}]")),
+        ("expression.jsonl", case(&format!("\"expect\":[{{\"text_matches\":\"(\\n{COMMAND}\"}}]"))),
+        ("unknown.jsonl", case(&unknown)),
+        ("failed.jsonl", case(&format!("\"expect\":[{{\"text_equals\":\"a\\n{COMMAND}\"}}]"))),
+    ];
+    for (file, text) in &files {
+        room.write(file, text);
+    }
+    let odd = format!("odd\n{COMMAND}.toml");
+    room.write("expect.toml", &format!("expect = [\n{COMMAND}\n"));
+    room.write("pydantic.yaml", &format!("cases:\n- name: \"{name}\"\n  inputs: [1]\n"));
+    let run = "eval run a.toml";
+    let model = "--model script:a.script";
+    let mut lines: Vec<String> = files.iter().map(|(file, _)| format!("{run} {file} {model}")).collect();
+    for format in ["markdown", "junit", "json"] {
+        lines.push(format!("{run} failed.jsonl {model} --format {format}"));
+    }
+    lines.extend([
+        format!("{run} {odd} {model}"),
+        format!("eval report {odd}"),
+        format!("eval import {odd} new.jsonl"),
+        "eval import pydantic.yaml new.jsonl".to_owned(),
+        "eval export failed.jsonl new.yaml".to_owned(),
+        format!("eval export failed.jsonl {odd}.yaml"),
+        "eval watch a.toml expect.toml".to_owned(),
+    ]);
+    for line in lines {
+        let said = room.say(&line, "");
+        let is_command = |line: &str| line.trim_start_matches(['|', ' ']).starts_with("::");
+        assert!(!said.split(['\n', '\r']).any(is_command), "{line:?}: {said}");
+    }
+}
+
+/// A law: whatever watchers look at a store at once, each turn is evaluated once; a claim that a killed one has left is over later.
+#[test]
+fn watchers_evaluate_each_turn_once() {
+    let room = paying_room();
+    let program = "echo one >> evaluated; echo '{\\\"passed\\\": true}'";
+    room.write(
+        "expect.toml",
+        &format!("expect = [{{ program = {{ command = [\"sh\", \"-c\", \"{program}\"] }} }}]\n"),
+    );
+    // A watcher was killed long ago, at any of these turns.
+    for version in 1..=5 {
+        room.say(&format!("label set a.toml -s s1 eval-claim-{version}-0 --at {version}"), "");
+    }
+    let watch = || {
+        let mut command = room.command("eval watch a.toml expect.toml");
+        command.stdin(Stdio::null()).spawn().unwrap()
+    };
+    for _ in 0..2 {
+        let watching: Vec<_> = (0..4).map(|_| watch()).collect();
+        for watching in watching {
+            assert!(watching.wait_with_output().unwrap().status.success());
+        }
+    }
+    assert_eq!(std::fs::read_to_string(room.path("evaluated")).unwrap(), "one\none\none\n");
+    let again = room.say("eval watch a.toml expect.toml", "");
+    assert!(again.contains("0 evaluated, 3 labelled before, 0 under way"), "{again}");
+}
+
+/// A case that could not be evaluated has not passed, unless a coverage is said to suffice; repeats have one bound.
+#[test]
+fn a_threshold_holds_for_all_cases() {
+    let room = paying_room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    let limited =
+        "eval run a.toml cases.jsonl --model script:a.script --max-requests 2 --max-errors 9 --parallel 1";
+    let said = room.say(&format!("{limited} --min-pass-rate 0.9"), "");
+    assert!(said.contains("1 passed, 0 failed, 0 left the record, 2 errors"), "{said}");
+    assert!(said.contains("cases that could not be evaluated have not passed"), "{said}");
+    assert!(said.ends_with("exit 1\n"), "{said}");
+    let allowed = room.say(&format!("{limited} --min-pass-rate 0.9 --min-coverage 0.3"), "");
+    assert!(!allowed.contains("exit"), "{allowed}");
+    let repeated = room.say("eval run a.toml cases.jsonl --repeats 21", "");
+    assert!(
+        repeated.contains("must be a whole number from 1 to 20") && repeated.ends_with("exit 2\n"),
+        "{repeated}"
+    );
+}
