@@ -961,7 +961,7 @@ pub(crate) struct EraseArgs {
     /// The person or program that erases, which is recorded.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub(crate) by: String,
-    /// The id of the erasure. A repeated command with the same id is recorded once.
+    /// The id of the erasure. A repeated command with the same id is recorded once; one that would erase more is refused.
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
     /// List what would be erased, and erase nothing.

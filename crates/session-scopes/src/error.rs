@@ -4,7 +4,7 @@ use stepfold_state_core::ErrorChain;
 use stepfold_state_core::state::{HandlerError, Issues, StateError, is_ignorable};
 use thiserror::Error;
 
-use crate::ids::{BudgetId, EventId, IdempotencyKey, SessionKey, WorkerId};
+use crate::ids::{BudgetId, ErasureId, EventId, IdempotencyKey, SessionKey, WorkerId};
 use crate::keys::KeyRingError;
 use crate::store::BudgetBalance;
 use crate::time::Timestamp;
@@ -58,6 +58,15 @@ pub enum SessionError {
         key: Box<SessionKey>,
         /// The duplicate id.
         event: EventId,
+    },
+    /// The id of an erasure is that of an earlier one, and the request has content that is not erased. Nothing was erased.
+    #[error(
+        "erasure id `{erasure}` reused: an earlier erasure has it, and what is to be erased now is still there; nothing was erased: \
+         use a new id"
+    )]
+    ErasureReused {
+        /// The id.
+        erasure: ErasureId,
     },
     /// The content of an event was erased, so nothing can be done that needs it.
     #[error("event of version {version} of session {key} was erased; begin again without it")]
@@ -437,6 +446,7 @@ impl SessionError {
         match self {
             SessionError::InvalidId { .. }
             | SessionError::EventReused { .. }
+            | SessionError::ErasureReused { .. }
             | SessionError::Erased { .. }
             | SessionError::IdempotencyKeyReused { .. }
             | SessionError::WrongScope { .. }

@@ -100,12 +100,14 @@ impl<'a> ContentRedactor<'a> {
         let mut is_changed = fields.values_mut().fold(false, |changed, field| self.value(field) | changed);
         if fields.keys().any(|name| !self.redact.find(name).is_empty()) {
             is_changed = true;
+            // The last number that each name was given.
+            let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
             for (mut name, field) in std::mem::take(fields) {
                 self.plain(&mut name);
-                let mut number = 1;
                 let mut free = name.clone();
+                let number = numbers.entry(name.clone()).or_insert(1);
                 while fields.contains_key(&free) {
-                    number += 1;
+                    *number += 1;
                     free = format!("{name} {number}");
                 }
                 fields.insert(free, field);

@@ -41,10 +41,13 @@ pub(super) fn keys(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (prefix, least) in KEYS {
         for (start, _) in text.match_indices(prefix) {
-            let is_inside = start.checked_sub(1).is_some_and(|before| is_key_byte(bytes[before]));
+            // NOTE: asked first, or each prefix in a long run of them would read the rest of the run.
+            if start.checked_sub(1).is_some_and(|before| is_key_byte(bytes[before])) {
+                continue;
+            }
             let after = start + prefix.len();
             let length = bytes[after..].iter().take_while(|byte| is_key_byte(**byte)).count();
-            if !is_inside && length >= least {
+            if length >= least {
                 found.push(start..after + length);
             }
         }

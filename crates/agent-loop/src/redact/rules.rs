@@ -192,7 +192,7 @@ impl Redaction {
         kinds.chain(self.patterns.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// The places of earlier replacements, which are never replaced again.
+    /// The places of earlier replacements, which are never replaced again, in order: none has a part of another.
     fn replacements(&self, text: &str) -> Vec<Range<usize>> {
         if !text.contains('[') {
             return Vec::new();
@@ -202,7 +202,9 @@ impl Redaction {
             let found = text.match_indices(replacement.as_str());
             found.map(|(start, found)| start..start + found.len()).collect::<Vec<_>>()
         });
-        all.collect()
+        let mut all: Vec<Range<usize>> = all.collect();
+        all.sort_unstable_by_key(|range| range.start);
+        all
     }
 }
 
@@ -231,7 +233,8 @@ impl Redact for Redaction {
             self.allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(found))
         };
         let is_earlier = |part: &SensitivePart| {
-            earlier.iter().any(|range| range.start <= part.range.start && part.range.end <= range.end)
+            let before = earlier.partition_point(|range| range.start <= part.range.start);
+            before.checked_sub(1).is_some_and(|last| part.range.end <= earlier[last].end)
         };
         found.retain(|part| !part.range.is_empty() && !is_allowed(part) && !is_earlier(part));
         super::merged(found)

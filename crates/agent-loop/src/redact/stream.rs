@@ -29,7 +29,13 @@ struct HeldText {
     window: String,
     /// The bytes of that character.
     context: usize,
+    /// The bytes of held text from which on it is looked at again.
+    looked_at_from: usize,
 }
+
+/// The bytes of held text that are looked at with each piece of a reply. Longer ones, such as a line without an end, are looked at when
+/// half as many have come, or a reply in small pieces would take the square of its length.
+const LOOKED_AT_EACH_TIME: usize = 4 * 1024;
 
 impl ReplyRedaction {
     /// The event to show in place of one of the reply.
@@ -76,6 +82,17 @@ impl ReplyRedaction {
 impl HeldText {
     fn push(&mut self, redact: &dyn Redact, more: &str) -> Option<String> {
         self.window.push_str(more);
+        if self.window.len() < self.looked_at_from {
+            return None;
+        }
+        let shown = self.show(redact);
+        let held = self.window.len();
+        self.looked_at_from = if held > LOOKED_AT_EACH_TIME { held + held / 2 } else { 0 };
+        shown
+    }
+
+    /// The text that no further text can turn into a part.
+    fn show(&mut self, redact: &dyn Redact) -> Option<String> {
         let parts = redact.find(&self.window);
         let mut end = redact.open_end(&self.window).max(self.context).min(self.window.len());
         while !self.window.is_char_boundary(end) {

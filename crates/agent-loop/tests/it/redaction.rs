@@ -141,9 +141,14 @@ fn pieces(rng: &mut Rng, text: &str) -> Vec<String> {
 async fn a_streamed_reply_is_shown_as_it_is_stored() {
     let all = Redaction::all();
     let with_pattern = Redaction::all().pattern("ticket", "T-[0-9]+").unwrap();
-    for seed in 0..3_000 {
+    for seed in 0..3_050 {
         let mut rng = Rng::with_seed(seed);
-        let (rules, text) = (if rng.bool() { all.clone() } else { with_pattern.clone() }, text(&mut rng));
+        let (rules, mut text) = (if rng.bool() { all.clone() } else { with_pattern.clone() }, text(&mut rng));
+        if seed >= 3_000 {
+            // A long word in it, which is held back until its end.
+            text = [&*text, &["a", "12", "-", "a@"][rng.usize(..4)].repeat(rng.usize(2_000..6_000)), &*text]
+                .concat();
+        }
         let pieces = pieces(&mut rng, &text);
         let agent = Agent::builder(Pieces(pieces.clone())).build().unwrap();
         let mut seen = Vec::new();
@@ -155,6 +160,27 @@ async fn a_streamed_reply_is_shown_as_it_is_stored() {
         assert_eq!(shown, redacted(&rules, &text), "seed {seed}: {pieces:?}");
         assert_eq!(outcome.text(), shown, "seed {seed}");
     }
+}
+
+/// A law: the time of a redaction grows as what is redacted does. With its square, each of these would take longer than a test may.
+#[tokio::test]
+async fn large_hostile_content_is_redacted_in_time() {
+    let rules = Redaction::all().pattern("line", "^secret").unwrap();
+    for part in ["sk-", "a@b.", "+1", "1 ", "DE89 ", "4111-", "[email] a@b.cd ", "{\"a\":", "é@"] {
+        let text = part.repeat(3_000_000 / part.len());
+        assert!(!redacted(&rules, &text).is_empty());
+    }
+    let mut named = serde_json::Map::new();
+    named.extend((0..60_000).map(|number| (format!("{number}@example.org"), json!(number))));
+    let mut named = json!(named);
+    assert!(ContentRedactor::new(&rules).value(&mut named));
+    assert_eq!(named.as_object().unwrap().len(), 60_000);
+    assert!(named["[email] 60000"].is_number());
+    let held = vec!["abcd".to_owned(); 500_000];
+    let agent = Agent::builder(Pieces(held.clone())).build().unwrap();
+    let mut seen: Vec<RunEvent> = Vec::new();
+    let run = agent.run("hi").redact_with(Arc::new(rules), ModelView::Keep);
+    assert_eq!(run.observe(&mut seen).await.unwrap().text(), held.concat());
 }
 
 #[tokio::test]

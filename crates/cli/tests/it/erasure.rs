@@ -130,4 +130,10 @@ fn a_repeated_erasure_of_a_session_has_the_answer_of_the_first() {
         let said = room.say(&format!("{other} --store s.db"), "");
         assert!(said.contains("not found"), "{said}");
     }
+    // Another session is not erased under the id.
+    for dry in ["", " --dry-run"] {
+        let said = room.say(&format!("erase a.toml -s s2 --reason mail --id t18{dry} --store s.db"), "");
+        assert!(said.contains("`t18` reused") && said.contains("use a new id"), "{said}");
+    }
+    assert!(room.say("log a.toml -s s2 --store s.db", "").contains("hello"));
 }

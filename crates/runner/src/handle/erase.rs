@@ -11,7 +11,7 @@ use stepfold_session_scopes::{
 };
 
 use crate::core::runner_core::Runner;
-use crate::error::RunnerError;
+use crate::error::{RunnerError, RunnerErrorKind};
 use crate::handle::model_step::located;
 use crate::record::events::{read_record, rewrite, summary};
 use crate::session_recall::RECALLING;
@@ -151,8 +151,8 @@ impl Runner {
     ///
     /// # Errors
     /// [`RunnerErrorKind::Claimed`](crate::RunnerErrorKind::Claimed) for events of a session at work;
-    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the session or an event does not exist, or the store
-    /// fails or cannot erase.
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) when the session or an event does not exist, when the id is that of an
+    /// earlier erasure and this one would erase more, or when the store fails or cannot erase.
     ///
     /// # Examples
     /// ```
@@ -300,7 +300,7 @@ impl OpenErasure<'_> {
                 .map(|committed| committed.version);
             let repeats: BTreeSet<u64> = repeats.chain(recalls(&session.events, first)).collect();
             if !repeats.is_empty() {
-                self.erase_in(&key, repeats, Some(part)).await?;
+                self.repeats(&session, repeats, part).await?;
             }
             self.read_again(&session).await?;
             self.report.related.push(key.clone());
@@ -314,6 +314,25 @@ impl OpenErasure<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Erases the events of a session that repeat erased content, once: since it was erased, no other event has repeated it.
+    async fn repeats(
+        &mut self,
+        session: &Session,
+        mut versions: BTreeSet<u64>,
+        part: usize,
+    ) -> Result<(), RunnerError> {
+        let Err(error) = self.erase_in(&session.key, versions.clone(), Some(part)).await else {
+            return Ok(());
+        };
+        if !is_reused(&error) {
+            return Err(error);
+        }
+        let erased = session.events.iter().filter(|committed| committed.event.erasure().is_some());
+        let erased: BTreeSet<u64> = erased.map(|committed| committed.version).collect();
+        versions.retain(|version| erased.contains(version));
+        self.erase_in(&session.key, versions, Some(part)).await
     }
 
     async fn erase_in(
@@ -379,7 +398,7 @@ impl OpenErasure<'_> {
         let mut versions: BTreeSet<u64> = named.map(|committed| committed.version).collect();
         versions.extend(inside_of_call(&session.events, has_call));
         if versions.is_empty() {
-            let kind = crate::error::RunnerErrorKind::UnknownCall { call: call.to_owned() };
+            let kind = RunnerErrorKind::UnknownCall { call: call.to_owned() };
             return Err(RunnerError::new(key, kind));
         }
         Ok(versions)
@@ -409,6 +428,11 @@ impl OpenErasure<'_> {
         core.changes.notify(key, version, false);
         Ok(())
     }
+}
+
+/// Whether an erasure failed since its id is that of an earlier one.
+fn is_reused(error: &RunnerError) -> bool {
+    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::ErasureReused { .. }))
 }
 
 /// Whether an event repeats earlier ones: a summary, or a conversation that was rewritten, of the run or of one inside of it.

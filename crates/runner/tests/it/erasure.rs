@@ -222,6 +222,38 @@ fn summaries_and_forks_repeat_nothing() {
     });
 }
 
+/// A law: a request is repeated under its id after the conversation went further, and later summaries, which have nothing of it, stay.
+#[test]
+fn later_summaries_outlive_a_repeated_erasure() {
+    each_store(async |store| {
+        let script = "assistant: noted\nassistant: two\nassistant: three\nassistant: four\nassistant: five\n";
+        let trim = || Summarize::beyond(Trim::keep_last(2)).once(Trim::cap_messages(3));
+        let runner = runner(Agent::builder(Script::parse(script).unwrap()).summarize(trim()), &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        for said in [MARKER, "two", "three"] {
+            session.run(said).await.unwrap();
+        }
+        let request = |subject| {
+            let request = EraseRequest::new(subject, Author::new("admin").unwrap(), "mail");
+            request.with_id(ErasureId::new("ticket 17").unwrap())
+        };
+        let first = runner.erase(request(events([1]))).await.unwrap();
+        assert!(first.versions.len() > 1, "no summary was erased: {first:?}");
+        for said in ["four", "five"] {
+            session.run(said).await.unwrap();
+        }
+        let before = stored(&session).await;
+        let again = runner.erase(request(events([1]))).await.unwrap();
+        assert_eq!((again.events, &again.versions), (first.events, &first.versions));
+        let after = stored(&session).await;
+        assert!(after.starts_with(&before), "{before}\n{after}");
+        // Another event under the id is refused.
+        let refused = runner.erase(request(events([2]))).await.unwrap_err().to_string();
+        assert!(refused.contains("`ticket 17` reused"), "{refused}");
+        check(&store).await;
+    });
+}
+
 #[test]
 fn what_was_recalled_is_gone_with_what_it_repeats() {
     each_store(async |store| {

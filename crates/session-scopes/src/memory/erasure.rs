@@ -12,6 +12,12 @@ use crate::store::{EraseData, EraseTarget, ErasedData, ErasureRecord, ListErasur
 
 impl MemoryInner {
     pub(super) fn erase(&mut self, request: &EraseData) -> Result<ErasedData, SessionError> {
+        let app = request.target.app();
+        let is_recorded = self.erasures.iter().any(|(of, record)| of == app && record.id == request.id);
+        if is_recorded && !request.is_dry_run {
+            // NOTE: a repeated request with more to be erased is refused before anything is.
+            self.erase(&request.clone().dry_run())?;
+        }
         let erased = match &request.target {
             EraseTarget::Events { key, versions } => self.erase_events(request, key, versions)?,
             EraseTarget::Session { key } => {
@@ -22,9 +28,10 @@ impl MemoryInner {
             }
             EraseTarget::User { app, user } => self.erase_user(request, app, user),
         };
-        let app = request.target.app();
-        let is_recorded = self.erasures.iter().any(|(of, record)| of == app && record.id == request.id);
-        if !request.is_dry_run && !is_recorded {
+        if is_recorded {
+            return erased.of_repeated(request);
+        }
+        if !request.is_dry_run {
             self.erasures.push((app.clone(), ErasureRecord::of(request, &erased)));
         }
         Ok(erased)

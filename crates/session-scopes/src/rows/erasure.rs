@@ -22,6 +22,7 @@ const ADD_RECORD: SharedSql = SharedSql(
     "INSERT INTO stepfold_erasures (id, app, kind, at, author, reason, sessions, events, checksum) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING RETURNING id",
 );
+const FIND_RECORD: SharedSql = SharedSql("SELECT id FROM stepfold_erasures WHERE id = $1");
 const LIST_RECORDS: SharedSql = SharedSql(
     "SELECT id, kind, author, reason, at, sessions, events, checksum FROM stepfold_erasures \
      WHERE app = $1 AND (at > $2 OR at = $2 AND id > $3) ORDER BY at, id LIMIT $4",
@@ -161,10 +162,11 @@ pub(crate) async fn erase(
             erase_user(rows, request, app, user).await?
         }
     };
-    if !request.is_dry_run {
-        add_record(rows, request, &erased).await?;
-    }
-    Ok(erased)
+    let is_new = match request.is_dry_run {
+        true => !is_recorded(rows, request).await?,
+        false => add_record(rows, request, &erased).await?,
+    };
+    if is_new { Ok(erased) } else { erased.of_repeated(request) }
 }
 
 async fn erase_events(
@@ -270,11 +272,12 @@ async fn forget_spender(
     Ok((named.len() as u64, move_and_drop(rows, moved, &request.budgets).await?))
 }
 
+/// Adds the record of an erasure; whether its id is new.
 async fn add_record(
     rows: &mut impl RunSql,
     request: &EraseData,
     erased: &ErasedData,
-) -> Result<(), SessionError> {
+) -> Result<bool, SessionError> {
     let record = ErasureRecord::of(request, erased);
     let app = request.target.app().as_str();
     let id = stored_id(app, &record.id);
@@ -289,7 +292,12 @@ async fn add_record(
         SqlValue::Int(to_db(record.events)),
         SqlValue::Int(checksum(app, &record)),
     ];
-    rows.rows(ADD_RECORD, &values).await.map(drop)
+    Ok(!rows.rows(ADD_RECORD, &values).await?.is_empty())
+}
+
+async fn is_recorded(rows: &mut impl RunSql, request: &EraseData) -> Result<bool, SessionError> {
+    let id = stored_id(request.target.app().as_str(), &request.id);
+    Ok(!rows.rows(FIND_RECORD, &[SqlValue::Text(&id)]).await?.is_empty())
 }
 
 /// A page of the records of an app.

@@ -121,7 +121,8 @@ impl fmt::Display for EraseKind {
 /// Content to be erased.
 ///
 /// Repeating a request is harmless: what is erased already stays as it is, and an erasure is recorded once under its id. So a
-/// request whose answer was lost is sent again.
+/// request whose answer was lost is sent again. An id is that of one erasure: a request under the id of an earlier one that would
+/// erase more, of another session for example, is an [error](SessionError::ErasureReused), and erases nothing.
 ///
 /// # Examples
 /// ```
@@ -229,6 +230,19 @@ pub struct ErasedData {
     pub spend: u64,
     /// The number of erased budgets. That of a dry run includes those in which another app has open reservations.
     pub budgets: u64,
+}
+
+impl ErasedData {
+    /// The result of a request under the id of an earlier one, which has nothing more to erase. Budgets may be left, since some
+    /// wait for other apps.
+    pub(crate) fn of_repeated(self, request: &EraseData) -> Result<Self, SessionError> {
+        let ErasedData { sessions, events, user_keys, spend, budgets: _ } = &self;
+        let has_sessions = request.target.kind() != EraseKind::Events && !sessions.is_empty();
+        match *events == 0 && *spend == 0 && user_keys.is_empty() && !has_sessions {
+            true => Ok(self),
+            false => Err(SessionError::ErasureReused { erasure: request.id.clone() }),
+        }
+    }
 }
 
 /// The records of erasures of an app to be listed, oldest first.

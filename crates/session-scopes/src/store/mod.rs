@@ -595,8 +595,8 @@ pub trait SessionStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for an event that does not exist;
-    /// [`SessionError::Claimed`] for events of a session at work; [`SessionError::TooLarge`] for the reason;
-    /// [`SessionError::Unsupported`].
+    /// [`SessionError::Claimed`] for events of a session at work; [`SessionError::ErasureReused`] for the id of an earlier erasure
+    /// where content is left; [`SessionError::TooLarge`] for the reason; [`SessionError::Unsupported`].
     fn erase(&self, request: EraseData) -> impl Future<Output = Result<ErasedData, SessionError>> + Send {
         drop(request);
         async { Err(unsupported(ERASURE)) }

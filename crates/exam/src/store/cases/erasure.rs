@@ -28,6 +28,7 @@ cases! {
     the_other_events_of_a_history_stay,
     forks_share_the_erasure_of_an_event,
     a_repeated_erasure_erases_nothing_and_is_recorded_once,
+    the_id_of_an_erasure_is_that_of_one,
     an_event_that_came_with_a_note_is_erased_as_others,
     a_dry_run_erases_nothing,
     events_of_a_session_at_work_are_not_erased,
@@ -211,6 +212,45 @@ async fn a_repeated_erasure_erases_nothing_and_is_recorded_once(context: CaseCon
     let user = EraseTarget::User { app: AppId::new(context.app.as_str())?, user: UserId::new("alice")? };
     context.erase("four", user.clone()).await?;
     ensure_eq!(context.erase("four", user).await?, ErasedData::default());
+    Ok(())
+}
+
+async fn the_id_of_an_erasure_is_that_of_one(context: CaseContext) -> StoreCaseResult {
+    let schema = schema()?;
+    let (first, other) = (context.marked("s1", &schema).await?, context.marked("s2", &schema).await?);
+    let app = AppId::new(context.app.as_str())?;
+    let user = EraseTarget::User { app: app.clone(), user: UserId::new("alice")? };
+    context.erase("one", EraseTarget::Session { key: first.clone() }).await?;
+    context.erase_events("two", &other, [2]).await?;
+    let before = context.all_events(&other).await?;
+    for (id, target) in [
+        ("one", EraseTarget::Session { key: other.clone() }),
+        ("one", events(&other, [1])),
+        ("one", user.clone()),
+        ("two", events(&other, [1, 2])),
+        ("two", EraseTarget::Session { key: other.clone() }),
+        ("two", user.clone()),
+    ] {
+        // A dry run says it as well.
+        for request in [erasing(id, target.clone())?.dry_run(), erasing(id, target)?] {
+            ensure_error!(context.store.erase(request).await, SessionError::ErasureReused { .. });
+        }
+    }
+    ensure_eq!(context.all_events(&other).await?, before);
+    // A session that came since under the name of an erased one is another one.
+    context.create(&schema, "s1", json!({})).await?;
+    ensure_error!(
+        context.erase("one", EraseTarget::Session { key: first }).await,
+        SessionError::ErasureReused { .. }
+    );
+    context.erase("three", user.clone()).await?;
+    let key = context.marked("s1", &schema).await?;
+    ensure_error!(context.erase("three", user).await, SessionError::ErasureReused { .. });
+    context.check(&key, 0).await?;
+    let listed = context.store.erasures(ListErasures::new(app)).await?;
+    let listed: Vec<_> = listed.iter().map(|record| (record.id.as_str(), record.kind)).collect();
+    let recorded = [("one", EraseKind::Session), ("three", EraseKind::User), ("two", EraseKind::Events)];
+    ensure_eq!(listed, recorded);
     Ok(())
 }
 

@@ -410,6 +410,9 @@ impl From<&SessionError> for Problem {
             (SessionError::IdempotencyKeyReused { .. } | SessionError::EventReused { .. }, _) => {
                 Problem::new(S::CONFLICT, "key_reused", "Idempotency key reused", detail)
             }
+            (SessionError::ErasureReused { .. }, _) => {
+                Problem::new(S::CONFLICT, "key_reused", "Erasure id reused", detail)
+            }
             (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
             (_, ErrorKind::AlreadyExists) => Problem::new(S::CONFLICT, "exists", "Already exists", detail),
             (SessionError::Erased { .. }, _) => Problem::new(S::GONE, "erased", "Content erased", detail),

@@ -34,7 +34,7 @@ pub(super) struct NewErasure {
     everything: bool,
     /// The reason, which is recorded. It must not contain what is erased.
     reason: String,
-    /// The id of the erasure: a repeated request with the same id is recorded once.
+    /// The id of the erasure: a repeated request with the same id is recorded once; one that would erase more is refused.
     #[serde(default)]
     id: Option<String>,
     /// Lists what would be erased, and erases nothing.
