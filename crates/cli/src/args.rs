@@ -674,10 +674,11 @@ pub(crate) struct EvalJudgeArgs {
     /// The file with the judge's sessions, of the user `judge`; by default beside the data set: DATASET.judge.db.
     #[arg(long, value_name = "FILE", requires = "judge")]
     pub(crate) judge_store: Option<PathBuf>,
-    /// The most requests to models, of candidate and judge together.
+    /// The most requests to models, of candidate and judge together; those of an experiment that was killed and continues count.
     #[arg(long, value_name = "REQUESTS", allow_negative_numbers = true, value_parser = count)]
     pub(crate) max_requests: Option<u64>,
-    /// The most dollars for requests to models, of candidate and judge together, by the prices of the agent file.
+    /// The most dollars for requests to models, of candidate and judge together, by the prices of the agent file; those of an
+    /// experiment that was killed and continues count.
     #[arg(long, value_name = "DOLLARS", allow_negative_numbers = true)]
     pub(crate) max_usd: Option<f64>,
 }
@@ -728,6 +729,9 @@ pub(crate) struct EvalRunArgs {
     // NOTE: The URL may contain a password, which the help must not print.
     #[arg(long, value_name = "FILE|URL", env = "STEPFOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<PathBuf>,
+    /// The file with the keys of a store whose content is sealed.
+    #[arg(long, value_name = "KEYS.toml", env = "STEPFOLD_KEYS")]
+    pub(crate) keys: Option<PathBuf>,
     /// The user whose budgets these are.
     #[arg(long, value_name = "ID", default_value = "local")]
     pub(crate) user: String,

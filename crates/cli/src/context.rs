@@ -398,11 +398,28 @@ impl CommandContext {
 
     /// Lists the sessions with the newest writes.
     pub(crate) async fn list(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        Ok(self.runner.store().list(self.listing(limit)?).await?.sessions)
+    }
+
+    /// The same without sessions in which nothing was ever said, such as those in which a live experiment counts its requests.
+    pub(crate) async fn list_begun(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
+        let (mut request, mut begun) = (self.listing(limit)?, Vec::new());
+        loop {
+            let page = self.runner.store().list(request.clone()).await?;
+            begun.extend(page.sessions.into_iter().filter(|session| session.version > 0));
+            request.after = page.next;
+            if request.after.is_none() || begun.len() >= limit {
+                begun.truncate(limit);
+                return Ok(begun);
+            }
+        }
+    }
+
+    fn listing(&self, limit: usize) -> anyhow::Result<ListSessions> {
         // NOTE: The id `-` is a placeholder: only the app and the user of the key are used.
         // Only the runner knows the app of its keys: it is the agent's name.
         let key = self.runner.key(self.user.as_str(), "-")?;
-        let list = ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit);
-        Ok(self.runner.store().list(list).await?.sessions)
+        Ok(ListSessions::new(key.app.as_str(), self.user.as_str())?.limit(limit))
     }
 
     /// Adds the approver to decisions: the one of `--by`, otherwise the system's user, otherwise the session's user.

@@ -1,7 +1,8 @@
 //! Experiments: a candidate, confronted with the cases of a data set.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::fs::File;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -19,7 +20,7 @@ use crate::judge::Judge;
 use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
 use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
 use crate::run_redaction::RunRedaction;
-use crate::spending::Spending;
+use crate::spending::{Spending, SpentNote};
 use crate::stored_report::KnownResults;
 use crate::telemetry;
 use crate::timelines::Timelines;
@@ -115,6 +116,12 @@ impl Experiment {
         }
         self.known = Some(known);
         Ok(self)
+    }
+
+    /// Notes what is spent among the results, where an interrupted experiment has noted it before.
+    pub(crate) fn spending_noted_in(mut self, file: Arc<Mutex<File>>, before: Option<SpentNote>) -> Self {
+        self.context.spending = self.context.spending.noted_in(file, before);
+        self
     }
 
     /// Sets the timeout of a case, which is an [error](CaseStatus::Error) afterwards; five minutes by default. It bounds the candidate

@@ -15,6 +15,7 @@ use crate::mode::Mode;
 use crate::report_text::{
     ReportResults, counted, percent, printable, write_json_lines, write_junit, write_markdown, write_table,
 };
+use crate::spending::{SPENT_LINE, SpentLine, SpentNote};
 use crate::timelines::Timelines;
 use crate::trial::Trial;
 
@@ -375,6 +376,7 @@ impl Report {
             match line {
                 ReportLine::Head(found) => head = Some(*found),
                 ReportLine::Result(result) => results.push(*result),
+                ReportLine::Spent(_) => {}
             }
             Ok(())
         })?;
@@ -426,6 +428,8 @@ impl fmt::Display for Report {
 pub(crate) enum ReportLine {
     Head(Box<ReportHead>),
     Result(Box<CaseResult>),
+    /// The spending so far, among the results of an experiment under way.
+    Spent(SpentNote),
 }
 
 /// Reads the lines of a stored report, each with the byte at which it begins. Returns the number of bytes that were read. A
@@ -455,6 +459,9 @@ fn parsed(line: &[u8], number: usize) -> Result<ReportLine, EvalError> {
     let fault = |why: String| EvalError::Line { what: "report", line: number, column: None, why };
     let json = |error| EvalError::json("report", number, &error);
     let text = std::str::from_utf8(line).map_err(|_| fault("expected text in UTF-8".to_owned()))?;
+    if number > 1 && text.starts_with(SPENT_LINE) {
+        return serde_json::from_str(text).map(|line: SpentLine| ReportLine::Spent(line.spent)).map_err(json);
+    }
     if number > 1 {
         return serde_json::from_str(text).map(ReportLine::Result).map_err(json);
     }

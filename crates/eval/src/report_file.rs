@@ -41,8 +41,6 @@ pub struct ReportFile {
     report: PathBuf,
     partial: PathBuf,
     file: Arc<Mutex<File>>,
-    /// Its bytes so far.
-    length: u64,
     known: Option<Arc<KnownResults>>,
     head: Option<ReportHead>,
     /// The bytes at which the results of the report begin, in the order of the cases.
@@ -68,7 +66,7 @@ impl ReportFile {
         locked(&file).set_len(length).map_err(EvalError::io("writing of the results"))?;
         let (report, partial) = (report.to_owned(), partial.to_owned());
         let (known, head, places) = (known.map(Arc::new), None, Vec::new());
-        Ok(ReportFile { report, partial, file, length, known, head, places })
+        Ok(ReportFile { report, partial, file, known, head, places })
     }
 
     /// Checks the files that are there already, as [`open`](ReportFile::open) does: before anything is spent.
@@ -84,16 +82,19 @@ impl ReportFile {
         self.known.as_ref().map(|known| known.counts()).unwrap_or_default()
     }
 
-    /// Begins the experiment, or has it [continue](Experiment::continuing) with the results so far.
+    /// Begins the experiment, or has it [continue](Experiment::continuing) with the results so far, and with what was
+    /// [spent](crate::Spending) for them. To be called after the other options.
     ///
     /// # Errors
     /// [`EvalError::Continue`] when these are of another experiment, and [`EvalError::Io`].
     pub fn begin(&mut self, experiment: Experiment) -> Result<Experiment, EvalError> {
         let head = self.head.insert(experiment.head()).clone();
-        match &self.known {
-            Some(known) => experiment.knowing(Arc::clone(known)),
-            None => self.write_line(|line| head.write_line(line)).map(|_| experiment),
-        }
+        let experiment = match &self.known {
+            Some(known) => experiment.knowing(Arc::clone(known))?,
+            None => self.write_line(|line| head.write_line(line)).map(|_| experiment)?,
+        };
+        let spent = self.known.as_ref().and_then(|known| known.spent());
+        Ok(experiment.spending_noted_in(Arc::clone(&self.file), spent))
     }
 
     /// Keeps a result as the next one of the report. One that was [known](Experiment::run_each_known) is kept already.
@@ -116,15 +117,18 @@ impl ReportFile {
 
     /// Writes a line, and returns the byte at which it begins.
     fn write_line(
-        &mut self,
+        &self,
         write: impl FnOnce(&mut Vec<u8>) -> Result<(), EvalError>,
     ) -> Result<u64, EvalError> {
-        let (mut line, place) = (Vec::new(), self.length);
+        let mut line = Vec::new();
         write(&mut line)?;
+        let mut file = locked(&self.file);
+        // NOTE: asked, since notes of what is spent stand between the results.
+        let place = file.metadata().map(|found| found.len());
         // One write for each line, without a buffer: a kill tears at most one.
-        locked(&self.file).write_all(&line).map_err(EvalError::io("writing of the results"))?;
-        self.length += line.len() as u64;
-        Ok(place)
+        place
+            .and_then(|place| file.write_all(&line).map(|()| place))
+            .map_err(EvalError::io("writing of the results"))
     }
 
     /// Checks that the results so far are those that this process has written.

@@ -1,10 +1,13 @@
 //! The limit on what an experiment spends: its candidates and its judge together.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::{MeterError, MeteredRequest, RequestEnd, RequestMeter};
 use stepfold_runner::OutsideRequests;
 use stepfold_state_core::chat::{Prices, Usage};
@@ -15,6 +18,9 @@ use stepfold_state_core::chat::{Prices, Usage};
 /// experiment [continues](crate::Experiment::continuing). The bound on requests is exact. The one on the cost is checked before
 /// each request, so the requests under way at that moment can exceed it. A cost cannot be held without prices: a reply of
 /// a model that has none ends the spending.
+///
+/// An experiment that continues in a [`ReportFile`](crate::ReportFile) goes on with what was spent before: each request is noted there
+/// before it is sent, so that the bound on requests is exact over kills too. Of a request that was under way at a kill the cost is unknown.
 ///
 /// # Examples
 /// ```
@@ -37,6 +43,24 @@ pub struct Spending {
     max_nanodollars: Option<u64>,
     prices: Vec<Prices>,
     spent: Arc<Spent>,
+    /// The file in which it is noted.
+    notes: Option<Arc<Mutex<File>>>,
+}
+
+/// The spending so far, as a line beside the results of an experiment.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SpentNote {
+    requests: u64,
+    nanodollars: u64,
+    has_no_price: bool,
+}
+
+/// The beginning of such a line.
+pub(crate) const SPENT_LINE: &str = "{\"spent\":";
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SpentLine {
+    pub(crate) spent: SpentNote,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +95,33 @@ impl Spending {
         self
     }
 
-    /// The requests that were sent so far, those of the judge included.
+    /// Notes it in a file from now on, where an interrupted experiment has noted it before.
+    pub(crate) fn noted_in(mut self, file: Arc<Mutex<File>>, before: Option<SpentNote>) -> Self {
+        if let Some(before) = before {
+            self.spent.requests.fetch_add(before.requests, Ordering::SeqCst);
+            self.spent.nanodollars.fetch_add(before.nanodollars, Ordering::SeqCst);
+            self.spent.has_no_price.fetch_or(before.has_no_price, Ordering::SeqCst);
+        }
+        self.notes = Some(file);
+        self
+    }
+
+    /// Changes what is spent, and notes it: the last line is the newest.
+    fn change(&self, change: impl FnOnce(&Spent) -> Result<(), String>) -> Result<(), String> {
+        let Some(file) = &self.notes else { return change(&self.spent) };
+        let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&self.spent)?;
+        let spent = SpentNote {
+            requests: self.spent.requests.load(Ordering::SeqCst),
+            nanodollars: self.spent.nanodollars.load(Ordering::SeqCst),
+            has_no_price: self.spent.has_no_price.load(Ordering::SeqCst),
+        };
+        let line = serde_json::to_string(&SpentLine { spent }).map_err(std::io::Error::from);
+        let noted = line.and_then(|line| file.write_all(format!("{line}\n").as_bytes()));
+        noted.map_err(|error| format!("the spending could not be noted: {error}"))
+    }
+
+    /// The requests that were sent so far, those of the judge included, and those before an interruption.
     pub fn requests(&self) -> u64 {
         self.spent.requests.load(Ordering::SeqCst)
     }
@@ -87,24 +137,40 @@ impl Spending {
         if self.max_nanodollars.is_some_and(|most| self.spent.nanodollars.load(Ordering::SeqCst) >= most) {
             return Err("the limit of costs is reached".to_owned());
         }
-        let taken = self.spent.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |sent| {
-            self.max_requests.is_none_or(|most| sent < most).then_some(sent + 1)
-        });
-        taken.map(drop).map_err(|sent| format!("the limit of {sent} requests is reached"))
+        self.change(|spent| {
+            let taken = spent.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |sent| {
+                self.max_requests.is_none_or(|most| sent < most).then_some(sent + 1)
+            });
+            taken.map(drop).map_err(|_| {
+                format!("the limit of {} requests is reached", self.max_requests.unwrap_or_default())
+            })
+        })
     }
 
     /// Gives back one that was not sent.
     fn give_back(&self) {
-        self.spent.requests.fetch_sub(1, Ordering::SeqCst);
+        // NOTE: one that could not be noted counts as sent, after a kill.
+        let _ = self.change(|spent| {
+            spent.requests.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        });
     }
 
     /// Adds the usage of a reply.
     pub(crate) fn add(&self, model: &str, usage: &Usage) {
-        match self.prices.iter().find_map(|prices| prices.cost(model, usage)) {
-            Some(cost) => {
-                self.spent.nanodollars.fetch_add(cost.nanodollars(), Ordering::SeqCst);
+        let cost = self.prices.iter().find_map(|prices| prices.cost(model, usage));
+        let noted = self.change(|spent| {
+            match cost {
+                Some(cost) => {
+                    spent.nanodollars.fetch_add(cost.nanodollars(), Ordering::SeqCst);
+                }
+                None => spent.has_no_price.store(true, Ordering::SeqCst),
             }
-            None => self.spent.has_no_price.store(true, Ordering::SeqCst),
+            Ok(())
+        });
+        // NOTE: the next request is not sent, since it cannot be noted either.
+        if let Err(error) = noted {
+            tracing::warn!(error, "the cost of a reply is not noted");
         }
     }
 }

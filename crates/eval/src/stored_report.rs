@@ -14,6 +14,7 @@ use crate::report::{
     CaseResult, CaseStatus, Report, ReportHead, ReportLine, Summary, missing_head, read_lines,
 };
 use crate::report_text::{ReportResults, write_json_lines, write_junit, write_markdown, write_table};
+use crate::spending::SpentNote;
 
 /// A stored report, read result by result whenever its results are needed: memory does not grow with them.
 ///
@@ -43,6 +44,8 @@ use crate::report_text::{ReportResults, write_json_lines, write_junit, write_mar
 pub struct StoredReport {
     head: ReportHead,
     summary: Summary,
+    /// The spending so far of an experiment under way.
+    spent: Option<SpentNote>,
     /// The bytes of it. What is written behind them later is not read.
     length: u64,
     source: SharedSource,
@@ -93,7 +96,7 @@ impl StoredReport {
         may_be_torn: bool,
         mut visit: impl FnMut(u64, &CaseResult),
     ) -> Result<(Option<Self>, u64), EvalError> {
-        let (mut head, mut summary) = (None, Summary::default());
+        let (mut head, mut summary, mut spent) = (None, Summary::default(), None);
         let length = {
             let source = &mut *source.lock().unwrap_or_else(PoisonError::into_inner);
             source.rewind().map_err(EvalError::io("reading of the report"))?;
@@ -104,11 +107,12 @@ impl StoredReport {
                         summary.add(&result);
                         visit(place, &result);
                     }
+                    ReportLine::Spent(noted) => spent = Some(noted),
                 }
                 Ok(())
             })?
         };
-        Ok((head.map(|head| StoredReport { head, summary, length, source }), length))
+        Ok((head.map(|head| StoredReport { head, summary, spent, length, source }), length))
     }
 
     /// Mode and candidate.
@@ -129,7 +133,7 @@ impl StoredReport {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         source.rewind().map_err(EvalError::io("reading of the report"))?;
         read_lines(&mut BufReader::new(source.take(self.length)), false, |_, line| match line {
-            ReportLine::Head(_) => Ok(()),
+            ReportLine::Head(_) | ReportLine::Spent(_) => Ok(()),
             ReportLine::Result(result) => visit(&result),
         })
         .map(drop)
@@ -218,6 +222,11 @@ impl KnownResults {
 
     pub(crate) const fn counts(&self) -> Summary {
         self.counts
+    }
+
+    /// The spending so far.
+    pub(crate) const fn spent(&self) -> Option<SpentNote> {
+        self.report.spent
     }
 
     /// The byte at which a result begins.

@@ -1,11 +1,16 @@
 //! Experiments that were interrupted continue, and cases are tried more than once.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use stepfold_agent_loop::Agent;
 use stepfold_eval::{
-    Case, CaseResult, Comparison, DEFAULT_SEED, DataSet, EvalError, Experiment, Report, ReportFile, Score,
-    Trial, Verdict,
+    Case, CaseResult, Comparison, DEFAULT_SEED, DataSet, EvalError, Expectation, Experiment, Report,
+    ReportFile, Score, Spending, Trial, Verdict,
+};
+use stepfold_state_core::chat::{
+    ChatModel, ChatRequest, Chunk, FinishReason, Price, Prices, ReplyStream, Usage,
 };
 
 use crate::clerk::{Executions, Variation, cases, clerk};
@@ -52,6 +57,80 @@ async fn an_experiment_that_was_cut_at_any_byte_has_the_same_report() {
         taken_in_all.fetch_add(known, Ordering::Relaxed);
     }
     assert!(taken_in_all.load(Ordering::Relaxed) > 8, "results were taken");
+}
+
+/// A model that has the results so far as they were at each of its requests: a kill at that moment leaves them.
+struct Asked {
+    partial: PathBuf,
+    moments: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl ChatModel for Asked {
+    fn id(&self) -> &'static str {
+        "test/asked"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        self.moments.lock().expect("whole").push(std::fs::read(&self.partial).expect("results so far"));
+        ReplyStream::from_chunks([
+            Chunk::Text("area 3".to_owned()),
+            Chunk::Usage(Usage::new(10, 1)),
+            Chunk::Finished(FinishReason::Stop),
+        ])
+    }
+}
+
+/// A law: the bounds on requests and costs hold over kills. Killed at a request, or at any byte of a line, the experiment goes on with
+/// what it has spent.
+#[tokio::test]
+async fn the_bounds_of_an_experiment_hold_over_kills() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
+    let moments = Arc::new(Mutex::new(Vec::new()));
+    let asked = Asked { partial: partial.clone(), moments: Arc::clone(&moments) };
+    let agent = Agent::builder(asked).build().expect("an agent");
+    let cases = || (0..8).map(|n| Case::new(format!("c{n}"), "which area?").expect(Expectation::Answered));
+    let run = async |spending: Spending| {
+        let mut file = ReportFile::open(&path, &partial).expect("whole lines can be read");
+        // One at a time, since the bound on costs is checked before each request.
+        let experiment = file.begin(Experiment::new(&agent).concurrency(1).spending(spending));
+        let keep = |result: CaseResult, is_known| file.keep(&result, is_known);
+        let experiment = experiment.expect("the same experiment");
+        experiment.run_each_known(DataSet::of(cases()), keep).await.expect("valid cases");
+        let left = std::fs::read(&partial).expect("results so far");
+        file.finish().expect("written");
+        (left, std::mem::take(&mut *moments.lock().expect("whole")))
+    };
+    // Each reply costs 11 millionths of a dollar.
+    let prices = Prices::new().with("test/asked", Price::new(1.0, 1.0));
+    for (name, of_one) in [("requests", 1), ("nanodollars", 11_000)] {
+        let spending = || match of_one {
+            1 => Spending::new().max_requests(5),
+            _ => Spending::new().max_nanodollars(55_000, prices.clone()),
+        };
+        let (whole, asked) = run(spending()).await;
+        assert_eq!(asked.len(), 5, "{name}");
+        for (number, killed) in asked.iter().enumerate() {
+            let sent = noted(killed, "requests");
+            assert_eq!(sent, number as u64 + 1, "a request is noted before it is sent");
+        }
+        let cuts = (0..whole.len()).step_by(13).map(|cut| whole[..cut].to_vec());
+        for killed in asked.into_iter().chain(cuts) {
+            std::fs::write(&partial, &killed).expect("written");
+            let (_, asked) = run(spending()).await;
+            let left = 5 - noted(&killed, name) / of_one;
+            assert_eq!(asked.len() as u64, left, "{name}: {}", String::from_utf8_lossy(&killed));
+        }
+    }
+}
+
+/// What is noted as spent in results so far.
+fn noted(results: &[u8], name: &str) -> u64 {
+    let text = String::from_utf8_lossy(results).into_owned();
+    let lines =
+        text.split_inclusive('\n').filter(|line| line.starts_with(r#"{"spent""#) && line.ends_with('\n'));
+    let last = lines.last().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    last.map_or(0, |last| last["spent"][name].as_u64().expect("a number"))
 }
 
 #[tokio::test]

@@ -130,6 +130,8 @@ struct OpenErasure<'a> {
     request: &'a EraseRequest,
     id: ErasureId,
     report: ErasureReport,
+    /// The number of erasures of what repeats the content.
+    parts: usize,
 }
 
 impl Runner {
@@ -185,7 +187,8 @@ impl Runner {
             Some(id) => id,
             None => ErasureId::new(self.0.ids.next()).map_err(|error| self.failed(error))?,
         };
-        let mut open = OpenErasure { runner: self, request: &request, id, report: ErasureReport::default() };
+        let mut open =
+            OpenErasure { runner: self, request: &request, id, report: ErasureReport::default(), parts: 0 };
         match &request.subject {
             ErasureSubject::Events { user, session, versions } => {
                 let key = open.key(user, session);
@@ -290,17 +293,14 @@ impl OpenErasure<'_> {
         let Some(first) = versions.first().copied() else { return Ok(()) };
         self.erase_in(key, versions, None).await?;
         let mut left = VecDeque::from([self.root(key, first).await?]);
-        let mut part = 0;
         while let Some(key) = left.pop_front() {
-            // Counted for each session, so that a repeated request has the same numbers.
-            part += 1;
             let failed = |error| RunnerError::store(&key, error);
             let session = self.read(&key).await?;
             let repeats = (session.events.iter().filter(|committed| repeats(committed, first)))
                 .map(|committed| committed.version);
             let repeats: BTreeSet<u64> = repeats.chain(recalls(&session.events, first)).collect();
             if !repeats.is_empty() {
-                self.repeats(&session, repeats, part).await?;
+                self.repeats(&key, &repeats).await?;
             }
             self.read_again(&session).await?;
             self.report.related.push(key.clone());
@@ -316,23 +316,16 @@ impl OpenErasure<'_> {
         Ok(())
     }
 
-    /// Erases the events of a session that repeat erased content, once: since it was erased, no other event has repeated it.
-    async fn repeats(
-        &mut self,
-        session: &Session,
-        mut versions: BTreeSet<u64>,
-        part: usize,
-    ) -> Result<(), RunnerError> {
-        let Err(error) = self.erase_in(&session.key, versions.clone(), Some(part)).await else {
-            return Ok(());
-        };
-        if !is_reused(&error) {
-            return Err(error);
+    /// Erases the events of a session that repeat erased content, under the next number that no erasure has: a repeated request erases
+    /// what a worker has added that had the content in memory, if the first one was killed before that worker read again.
+    async fn repeats(&mut self, key: &SessionKey, versions: &BTreeSet<u64>) -> Result<(), RunnerError> {
+        loop {
+            self.parts += 1;
+            match self.erase_in(key, versions.clone(), Some(self.parts)).await {
+                Err(error) if is_reused(&error) => {}
+                erased => return erased,
+            }
         }
-        let erased = session.events.iter().filter(|committed| committed.event.erasure().is_some());
-        let erased: BTreeSet<u64> = erased.map(|committed| committed.version).collect();
-        versions.retain(|version| erased.contains(version));
-        self.erase_in(&session.key, versions, Some(part)).await
     }
 
     async fn erase_in(

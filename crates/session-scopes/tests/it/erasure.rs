@@ -131,7 +131,7 @@ impl Garden {
                 _ => continue,
             };
             self.erased.insert(subject);
-            let id = ErasureId::new(format!("erasure {number}")).unwrap();
+            let id = ErasureId::new(format!("erasure {number} {}", self.next)).unwrap();
             let admin = Author::new("admin").unwrap();
             let request = EraseData::new(id, target, at(50), admin, "a request by mail");
             erasures.push(request.with_budgets([format!("user {number} ")]));

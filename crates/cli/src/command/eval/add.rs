@@ -218,7 +218,7 @@ async fn sessions(newest: Option<NonZeroUsize>, context: &CommandContext) -> any
         }
         return Ok(ids(listed));
     };
-    Ok(ids(context.list(newest.get()).await?))
+    Ok(ids(context.list_begun(newest.get()).await?))
 }
 
 /// The words about sessions that are not searched for a label.

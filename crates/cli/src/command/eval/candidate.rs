@@ -67,7 +67,7 @@ pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment>
     let experiment = match args.mode {
         // NOTE: The other modes are bounded by their data set, and run without a store, in a check of a repository for example.
         Mode::Live if !(spend_limits.budgets.is_empty() && spend_limits.rate_limits.is_empty()) => {
-            let store = open_store(args.store.as_deref(), None, StoreAccess::Create).await?;
+            let store = open_store(args.store.as_deref(), args.keys.as_deref(), StoreAccess::Create).await?;
             let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
             let session =
                 builder.schema(schema).build().session(args.user.as_str(), session_of(args)).await?;

@@ -119,7 +119,7 @@ impl Watching<'_> {
     /// Looks at each session once.
     async fn look(&self, args: &EvalWatchArgs) -> anyhow::Result<Looked> {
         let mut looked = Looked::default();
-        for listed in self.context.list(args.newest.get()).await? {
+        for listed in self.context.list_begun(args.newest.get()).await? {
             let id = listed.key.id.as_str();
             // One damaged session does not hide the others. A session that was deleted meanwhile is left out.
             if let Err(error) = Box::pin(self.evaluate(id, args.sample, &mut looked)).await

@@ -15,10 +15,10 @@ use stepfold_eval::{CaseSource, DataSetFile, EvalError};
 use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError, RunnerErrorKind};
 
 use super::files::{
-    CASES, DataSetVersion, MAX_FILE, REPORT, WHOLE, create_locked, entries, open_regular, read_regular,
-    regular_files, remove_file, remove_left, write_whole, write_whole_with,
+    CASES, DataSetVersion, MAX_FILE, REPORT, WHOLE, create_locked, entries, open_regular, regular_files,
+    remove_file, remove_left, write_whole_with,
 };
-use super::jobs::{DATA, JOB, PARTIAL, SPENT, is_damaged, random_id};
+use super::jobs::{DATA, JOB, PARTIAL, is_damaged, random_id};
 use super::{ExperimentFolder, ExperimentJob, LockWait};
 use crate::http::guard::problem::Problem;
 
@@ -573,13 +573,9 @@ impl ExperimentFolder {
         if let Some(version) = self.version_without(job, cases)? {
             self.store(&id, DATA, &version).map_err(failed)?;
         }
-        match read_regular(&self.job_path(&job.id, SPENT)) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            spent => write_whole(&self.job_path(&id, SPENT), &spent?)?,
-        }
         // In this order a kill leaves the old job with all its files, or the new one; those of the other are without a job.
         fs::rename(self.job_path(&job.id, JOB), self.job_path(&id, JOB))?;
-        for ending in [PARTIAL, DATA, SPENT] {
+        for ending in [PARTIAL, DATA] {
             remove_file(&self.job_path(&job.id, ending)).map_err(failed)?;
         }
         Ok(file)

@@ -1,7 +1,6 @@
 //! Experiments that wait or run, as files: they survive the process.
 //!
-//! Beside them are `.jobs/ID.data`, the version of the data set that was accepted, less what was erased since, and
-//! `.jobs/ID.spent`, the requests so far.
+//! Beside them is `.jobs/ID.data`, the version of the data set that was accepted, less what was erased since.
 //!
 //! | state | `.jobs/ID.json` | `.jobs/ID.partial` | files of the user |
 //! |---|---|---|---|
@@ -38,7 +37,6 @@ const JOBS: &str = ".jobs";
 pub(super) const JOB: &str = ".json";
 pub(super) const PARTIAL: &str = ".partial";
 pub(super) const DATA: &str = ".data";
-pub(super) const SPENT: &str = ".spent";
 
 /// The most bytes of the file of a job.
 const MAX_JOB: u64 = 1 << 20;
@@ -184,18 +182,6 @@ impl ExperimentFolder {
         Ok(version.is(digest))
     }
 
-    /// The requests that a job has sent, in all processes.
-    pub(super) fn spent(&self, job: &ExperimentJob) -> u64 {
-        let text = read_regular(&self.job_path(&job.id, SPENT)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
-
-    /// Notes the requests that a job has sent.
-    pub(super) fn note_spent(&self, job: &ExperimentJob, requests: u64) -> Result<(), EvalError> {
-        let text = requests.to_string();
-        Ok(write_whole(&self.job_path(&job.id, SPENT), text.as_bytes())?)
-    }
-
     /// Whether a job is still to be run.
     pub(super) fn is_current(&self, job: &ExperimentJob) -> bool {
         self.job_path(&job.id, JOB).exists()
@@ -245,7 +231,7 @@ impl ExperimentFolder {
 
     pub(super) fn remove_job(&self, job: &ExperimentJob) -> Result<(), Problem> {
         // The job first: who runs it leaves.
-        for ending in [JOB, PARTIAL, DATA, SPENT] {
+        for ending in [JOB, PARTIAL, DATA] {
             remove_file(&self.job_path(&job.id, ending))?;
         }
         self.running.leave(&job.id);

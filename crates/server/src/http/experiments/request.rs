@@ -117,18 +117,11 @@ impl NewExperiment {
         }
     }
 
-    /// The limit of requests to models, of which some are spent.
-    pub(in crate::http) fn spending(&self, spent: u64) -> Spending {
-        let left = self.max_requests.unwrap_or(MAX_REQUESTS).saturating_sub(spent);
-        Spending::new().max_requests(left)
-    }
-
-    /// The experiment, within a limit.
+    /// The experiment, within its limit of requests to models.
     pub(in crate::http) fn experiment(
         &self,
         app: &App,
         folder: &ExperimentFolder,
-        spending: Spending,
     ) -> Result<Experiment, Problem> {
         let change = CandidateChange { model: self.model.clone(), set: self.set.clone() };
         let mut agent = folder.candidate(app.runner().agent(), &change)?;
@@ -152,6 +145,6 @@ impl NewExperiment {
             (true, Some(judge)) => experiment.judge(judge.clone()),
             (true, None) => return Err(Problem::invalid("experiment", "this server has no judge")),
         };
-        Ok(experiment.spending(spending))
+        Ok(experiment.spending(Spending::new().max_requests(self.max_requests.unwrap_or(MAX_REQUESTS))))
     }
 }

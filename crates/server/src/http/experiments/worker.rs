@@ -333,10 +333,7 @@ async fn run(
     counts: &Mutex<Summary>,
 ) -> Result<(), JobEnd> {
     folder.path(&job.user, &job.request.name, REPORT)?;
-    // NOTE: The limit holds over restarts, but for the requests of cases that were under way.
-    let spent = folder.spent(job).max(file.kept().steps);
-    let spending = job.request.spending(spent);
-    let experiment = job.request.experiment(app, folder, spending.clone())?;
+    let experiment = job.request.experiment(app, folder)?;
     // Before it is begun: a store that fails has run no tool.
     let experiment = match job.request.mode() {
         Mode::Live => with_budgets(experiment, app, job).await?,
@@ -354,14 +351,9 @@ async fn run(
     check_version(job, &version, digest)?;
     let mut digest = Sha256::new();
     let cases = folder.data_set_of(named, &version, &mut digest)?;
-    let mut noted = 0;
     let keep = |result: CaseResult, is_known: bool| {
         if !folder.is_current(job) {
             return Err(EvalError::Stopped);
-        }
-        if !is_known && spending.requests() != noted {
-            noted = spending.requests();
-            folder.note_spent(job, spent.saturating_add(noted))?;
         }
         file.keep(&result, is_known)?;
         if !is_known {

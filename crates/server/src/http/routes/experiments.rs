@@ -265,7 +265,7 @@ pub(super) async fn run(
     new.check(&app, &request.principal)?;
     let folder = Arc::clone(folder(&app)?);
     // A request that cannot be run is refused now.
-    drop(new.experiment(&app, &folder, new.spending(0))?);
+    drop(new.experiment(&app, &folder)?);
     let (accepting, limits) = (Arc::clone(&folder), request.shared.limits.clone());
     let accepted = tokio::task::spawn_blocking(move || accepting.accept(&user, new, &limits));
     let job = joined(accepted.await)?;

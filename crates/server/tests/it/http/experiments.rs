@@ -745,6 +745,13 @@ async fn an_edit_of_another_length_in_the_middle_is_noticed() {
     edited_in_the_middle("which places").await;
 }
 
+/// Notes 15 requests that no result has counted, as those of a judge are.
+fn note_spent(results: &Path) {
+    let line = format!("{}\n", json!({"spent": {"requests": 15, "nanodollars": 0, "has_no_price": false}}));
+    let mut file = std::fs::OpenOptions::new().append(true).open(results).unwrap();
+    std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+}
+
 /// The limit of requests holds over restarts, with those that no result has counted.
 #[tokio::test]
 async fn requests_of_processes_before_count() {
@@ -756,8 +763,7 @@ async fn requests_of_processes_before_count() {
     let job = jobs
         .map(|file| file.unwrap().path())
         .find(|file| file.extension().is_some_and(|ending| ending == "json"));
-    // As a judge's requests are: no result has them.
-    std::fs::write(job.unwrap().with_extension("spent"), "15").unwrap();
+    note_spent(&job.unwrap().with_extension("partial"));
     let second = processes.start(Duration::ZERO, Limits::default()).await;
     let row = ended(&second, "bob", "one").await;
     assert_eq!((&row["passed"], &row["errors"]), (&json!(5), &json!(25)), "{row}");
@@ -1259,7 +1265,7 @@ async fn an_experiment_after_an_erasure_is_of_what_is_left_of_its_data_set() {
         let files = std::fs::read_dir(&jobs).unwrap().map(|file| file.unwrap().path());
         files.into_iter().find(|file| file.extension().is_some_and(|found| found == ending))
     };
-    std::fs::write(with("json").unwrap().with_extension("spent"), "15").unwrap();
+    note_spent(&with("partial").unwrap());
     let mut file =
         DataSetFile::open(&processes.folder.path().join("bob/mine.jsonl"), FileLock::TIMEOUT).unwrap();
     file.append(&[Case::new("added", "which area?").expect(Expectation::Answered)], u64::MAX).unwrap();
@@ -1267,7 +1273,6 @@ async fn an_experiment_after_an_erasure_is_of_what_is_left_of_its_data_set() {
     let folder = ExperimentFolder::new(processes.folder.path());
     let copies = folder.erase(&erased_session("carl", "s29"), &ErasureReport::default(), false).unwrap();
     assert_eq!((copies.cases.len(), copies.cases[0].case.as_str()), (1, "c29"));
-    assert_eq!(std::fs::read_to_string(with("spent").unwrap()).unwrap(), "15");
     assert_eq!(with("data").unwrap().with_extension("json"), with("json").unwrap());
     let second = processes.start(Duration::ZERO, Limits::default()).await;
     let row = ended(&second, "bob", "one").await;
