@@ -951,10 +951,10 @@ pub(crate) struct SessionArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct EraseArgs {
     /// Erase the content of this event of the session. May be repeated.
-    #[arg(long, value_name = "VERSION", requires = "session")]
+    #[arg(long, value_name = "VERSION", requires = "session", conflicts_with = "everything")]
     pub(crate) event: Vec<u64>,
     /// Erase this call of a tool, with its arguments and its result.
-    #[arg(long, value_name = "ID", requires = "session", conflicts_with = "event")]
+    #[arg(long, value_name = "ID", requires = "session", conflicts_with_all = ["event", "everything"])]
     pub(crate) call: Option<String>,
     /// Erase the user of `--user`: all sessions, and the values under `user:`.
     #[arg(long, conflicts_with = "session")]

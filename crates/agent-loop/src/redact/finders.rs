@@ -4,7 +4,33 @@
 use std::ops::Range;
 
 /// The most bytes that a card number, an account number or a telephone number takes, with separators.
-const MAX_NUMBER: usize = 80;
+const MAX_NUMBER: usize = 160;
+
+/// The bytes of the separator of two groups of a number at a place: a space or a hyphen, also one that does not break a line.
+fn separator(bytes: &[u8], at: usize) -> Option<usize> {
+    match bytes.get(at..)? {
+        [b' ' | b'-', ..] => Some(1),
+        [0xC2, 0xA0, ..] => Some(2),
+        [0xE2, 0x80, 0x89 | 0x91 | 0xAF, ..] => Some(3),
+        _ => None,
+    }
+}
+
+/// Whether a byte may be of a separator.
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b' ' | b'-' | 0xC2 | 0xA0 | 0xE2 | 0x80 | 0x89 | 0x91 | 0xAF)
+}
+
+/// Whether the text before a place ends with an escaped character, of JSON or of an address: what follows begins there.
+fn follows_escape(bytes: &[u8], at: usize) -> bool {
+    let are_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
+    match &bytes[at.saturating_sub(6)..at] {
+        [b'\\', b'u', digits @ ..] if digits.len() == 4 && are_hex(digits) => true,
+        [.., b'%', one, other] if are_hex(&[*one, *other]) => true,
+        [.., b'\\', b'n' | b'r' | b't' | b'b' | b'f'] => true,
+        _ => false,
+    }
+}
 
 /// The prefixes of keys, with the least number of characters after each.
 const KEYS: [(&str, usize); 22] = [
@@ -42,7 +68,8 @@ pub(super) fn keys(text: &str) -> Vec<Range<usize>> {
     for (prefix, least) in KEYS {
         for (start, _) in text.match_indices(prefix) {
             // NOTE: asked first, or each prefix in a long run of them would read the rest of the run.
-            if start.checked_sub(1).is_some_and(|before| is_key_byte(bytes[before])) {
+            let is_inside = start.checked_sub(1).is_some_and(|before| is_key_byte(bytes[before]));
+            if is_inside && !follows_escape(bytes, start) {
                 continue;
             }
             let after = start + prefix.len();
@@ -113,11 +140,10 @@ fn digit_groups(bytes: &[u8], start: usize) -> Vec<Range<usize>> {
         let length = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         groups.push(at..at + length);
         at += length;
-        let is_separator = matches!(bytes.get(at), Some(b' ' | b'-'));
-        if !is_separator || !bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
-            return groups;
-        }
-        at += 1;
+        let between =
+            separator(bytes, at).filter(|length| bytes.get(at + length).is_some_and(u8::is_ascii_digit));
+        let Some(between) = between else { return groups };
+        at += between;
     }
 }
 
@@ -130,6 +156,15 @@ pub(super) fn cards(text: &str) -> Vec<Range<usize>> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
         let start = at + digit;
+        // An escaped character, such as `%20`, is none of the number's digits.
+        if start > 0
+            && bytes[start - 1] == b'%'
+            && start + 2 <= bytes.len()
+            && follows_escape(bytes, start + 2)
+        {
+            at = start + 2;
+            continue;
+        }
         let groups = digit_groups(bytes, start);
         at = groups.last().map_or(start + 1, |last| last.end);
         cards_in(bytes, &groups, &mut found);
@@ -181,7 +216,8 @@ fn is_card(bytes: &[u8], range: Range<usize>) -> bool {
 fn is_inside(bytes: &[u8], range: &Range<usize>) -> bool {
     let is_digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
     let before = range.start.checked_sub(1);
-    let ends_word = before.is_some_and(|before| is_word(bytes[before]));
+    let ends_word =
+        before.is_some_and(|before| is_word(bytes[before])) && !follows_escape(bytes, range.start);
     let ends_number =
         before.is_some_and(|before| bytes[before] == b'.') && is_digit(range.start.checked_sub(2));
     let begins_word = bytes.get(range.end).is_some_and(|after| is_word(*after));
@@ -199,7 +235,7 @@ fn has_check_digit(digits: &[u32]) -> bool {
 }
 
 pub(super) fn open_card(text: &str) -> usize {
-    let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b' ' | b'-');
+    let is_number = |byte: u8| byte.is_ascii_digit() || is_separator(byte);
     // A point may be that of a decimal number.
     let bytes = text.strip_suffix('.').unwrap_or(text).as_bytes();
     let run = bytes.iter().rev().take_while(|byte| is_number(**byte)).count();
@@ -235,7 +271,8 @@ enum ReadNumber {
 }
 
 fn read_iban(bytes: &[u8], start: usize) -> ReadNumber {
-    if start.checked_sub(1).is_some_and(|before| is_word(bytes[before])) {
+    let is_inside = start.checked_sub(1).is_some_and(|before| is_word(bytes[before]));
+    if is_inside && !follows_escape(bytes, start) {
         return ReadNumber::None;
     }
     let head: String =
@@ -254,14 +291,20 @@ fn read_iban(bytes: &[u8], start: usize) -> ReadNumber {
     }
     let (mut number, mut at) = (Vec::with_capacity(length), start);
     while number.len() < length {
-        match bytes.get(at) {
-            None => return ReadNumber::Open,
-            Some(byte) if byte.is_ascii_alphanumeric() => number.push(byte.to_ascii_uppercase()),
-            Some(b' ' | b'-')
-                if number.len() >= 4 && bytes.get(at - 1).is_some_and(u8::is_ascii_alphanumeric) => {}
-            Some(_) => return ReadNumber::None,
+        let is_after_group = number.len() >= 4 && bytes[at - 1].is_ascii_alphanumeric();
+        match (bytes.get(at), separator(bytes, at)) {
+            (None, _) => return ReadNumber::Open,
+            (Some(byte), _) if byte.is_ascii_alphanumeric() => {
+                number.push(byte.to_ascii_uppercase());
+                at += 1;
+            }
+            (_, Some(length)) if is_after_group => at += length,
+            // A separator of several bytes may be incomplete.
+            (Some(byte), None) if is_after_group && is_separator(*byte) && bytes.len() - at < 3 => {
+                return ReadNumber::Open;
+            }
+            _ => return ReadNumber::None,
         }
-        at += 1;
     }
     match bytes.get(at) {
         Some(byte) if is_word(*byte) => ReadNumber::None,
@@ -312,21 +355,27 @@ pub(super) fn open_iban(text: &str) -> usize {
     (first..bytes.len()).find(is_open).unwrap_or(bytes.len())
 }
 
-/// The end of a telephone number after its `+`, and the number of its digits.
-fn read_phone(bytes: &[u8], start: usize) -> (usize, usize) {
-    let (mut digits, mut end, mut between, mut at) = (0, start, 0, start + 1);
+/// The end of a telephone number after its `+`: of 8 to 15 digits in whole groups, as many as fit. Another number may follow.
+fn phone_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let (mut digits, mut found, mut between, mut at) = (0, None, 0, start + 1);
     while let Some(byte) = bytes.get(at) {
+        let length = separator(bytes, at);
         match byte {
             b'0'..=b'9' if digits == 0 && *byte == b'0' => break,
             b'0'..=b'9' => {
-                (digits, between, end) = (digits + 1, 0, at + 1);
+                (digits, between) = (digits + 1, 0);
+                let ends_group = !bytes.get(at + 1).is_some_and(u8::is_ascii_digit);
+                if ends_group && (8..=15).contains(&digits) {
+                    found = Some(at + 1);
+                }
             }
-            b' ' | b'(' | b')' | b'.' | b'/' | b'-' if between < 2 && digits > 0 => between += 1,
+            b'(' | b')' | b'.' | b'/' if between < 2 && digits > 0 => between += 1,
+            _ if length.is_some() && between < 2 && digits > 0 => between += 1,
             _ => break,
         }
-        at += 1;
+        at += length.unwrap_or(1);
     }
-    (end, digits)
+    found
 }
 
 pub(super) fn phones(text: &str) -> Vec<Range<usize>> {
@@ -336,8 +385,7 @@ pub(super) fn phones(text: &str) -> Vec<Range<usize>> {
         if start < free {
             continue;
         }
-        let (end, digits) = read_phone(bytes, start);
-        if (8..=15).contains(&digits) {
+        if let Some(end) = phone_end(bytes, start) {
             found.push(start..end);
             free = end;
         }
@@ -347,7 +395,8 @@ pub(super) fn phones(text: &str) -> Vec<Range<usize>> {
 
 pub(super) fn open_phone(text: &str) -> usize {
     let bytes = text.as_bytes();
-    let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b' ' | b'(' | b')' | b'.' | b'/' | b'-');
+    let is_part =
+        |byte: u8| byte.is_ascii_digit() || is_separator(byte) || matches!(byte, b'(' | b')' | b'.' | b'/');
     let rest = bytes.iter().rev().take_while(|byte| is_part(**byte)).count();
     match bytes.len().checked_sub(rest + 1) {
         Some(start) if bytes[start] == b'+' => start,

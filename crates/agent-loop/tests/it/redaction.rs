@@ -35,6 +35,13 @@ fn the_rules_find_what_they_name() {
         ("DE88 3704 0044 0532 0130 00", "DE88 3704 0044 0532 0130 00"),
         ("call +49 (30) 123456-78 or +1 555 0100", "call [phone] or [phone]"),
         ("1 + 2 = +3, +0123456789", "1 + 2 = +3, +0123456789"),
+        ("+49 30 1234567 4111 1111 1111 1111 ok", "[phone] ok"),
+        ("+49 30 1234567 12345678", "[phone] 12345678"),
+        ("+49 30 12345678901234567", "+49 30 12345678901234567"),
+        ("4111\u{a0}1111\u{a0}1111\u{a0}1111 +49\u{202f}30\u{a0}1234567", "[card] [phone]"),
+        (r"log a:\nsk-abcdefghijklmnop1234, %3Dsk-abcdefghijklmnop1234", r"log a:\n[key], %3D[key]"),
+        (r"pay\n4111 1111 1111 1111 \u000aDE89370400440532013000", r"pay\n[card] \u000a[iban]"),
+        ("%204111111111111111&x=%20DE89370400440532013000", "%20[card]&x=%20[iban]"),
         ("key sk-abcdefghijklmnop1234 AKIAABCDEFGHIJKLMNOP", "key [key] [key]"),
         ("task-abcdefghijklmnop1234", "task-abcdefghijklmnop1234"),
         (r#"{"a":"ada@example.org","a":"x"}"#, r#"{"a":"[email]","a":"x"}"#),
@@ -119,6 +126,14 @@ fn text(rng: &mut Rng) -> String {
         ".",
         "ü@ö.de",
         "gb82WEST12345698765432",
+        "4111\u{a0}1111\u{a0}1111\u{a0}1111",
+        "+49 30 1234567 2026-11-30",
+        "\\n",
+        "%20",
+        "%3D",
+        "\\u000a",
+        "DE89\u{202f}3704\u{a0}0044 0532 0130 00",
+        "12345678",
     ];
     let count = rng.usize(1..12);
     let word = |_| words[rng.usize(..words.len())].to_owned() + [" ", "", "-", ", ", "+"][rng.usize(..5)];

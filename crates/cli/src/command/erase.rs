@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::json;
-use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject};
+use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject, RunnerError, RunnerErrorKind};
 use stepfold::server::http::{ErasedCase, ErasedCopies, ErasureError, ExperimentFolder};
 use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
 
@@ -51,8 +51,16 @@ async fn erased_with_copies(
     request: EraseRequest,
 ) -> anyhow::Result<(ErasureReport, ErasedCopies)> {
     let Some(folder) = &erased.experiments else {
-        return Ok((context.runner.erase(request).await?, ErasedCopies::default()));
+        let erased = context.runner.erase(request).await.map_err(advised)?;
+        return Ok((erased, ErasedCopies::default()));
     };
+    if !folder.is_dir() {
+        let folder = folder.display();
+        return Err(UsageError(format!(
+            "--experiments {folder}: there is no such folder; nothing was erased"
+        ))
+        .into());
+    }
     // NOTE: The id `-` is a placeholder: only the app of the key is used.
     let app = context.runner.key("-", "-")?.app;
     let folder = Arc::new(ExperimentFolder::new(folder.join(app.as_str())));
@@ -60,8 +68,18 @@ async fn erased_with_copies(
         Err(ErasureError::Copies(error)) => Err(anyhow::Error::from(error)
             .context("copies in data sets could not be erased; give the command again")),
         // NOTE: the error itself, by which the command finds its advice.
-        Err(ErasureError::Content(error)) => Err(error.into()),
+        Err(ErasureError::Content(error)) => Err(advised(error)),
         erased => Ok(erased?),
+    }
+}
+
+/// The error of an erasure, which does not take a session over.
+fn advised(error: RunnerError) -> anyhow::Error {
+    match &error.kind {
+        RunnerErrorKind::Claimed { owner, expires, .. } => anyhow::anyhow!(
+            "the session is claimed by worker {owner} until at least {expires}; nothing was erased: try again when its run has ended"
+        ),
+        _ => error.into(),
     }
 }
 
@@ -113,19 +131,19 @@ fn json_of(
 
 fn lines(report: &ErasureReport, copies: &ErasedCopies, dry_run: bool, is_vacuumed: bool) {
     for key in report.sessions.iter().filter(|_| report.versions.is_empty()) {
-        show::line(format!("session {}", key.id));
+        show::single_line(&format!("session {}", key.id));
     }
     for (key, version) in &report.versions {
-        show::line(format!("session {}, version {version}", key.id));
+        show::single_line(&format!("session {}, version {version}", key.id));
     }
     for key in &report.user_keys {
-        show::line(format!("key {key}"));
+        show::single_line(&format!("key {key}"));
     }
     for ErasedCase { user, data_set, case, .. } in &copies.cases {
-        show::line(format!("case {case}, in data set {data_set} of {user}"));
+        show::single_line(&format!("case {case}, in data set {data_set} of {user}"));
     }
     if copies.results > 0 {
-        show::line(format!("{} of experiments", counted(copies.results, "result")));
+        show::single_line(&format!("{} of experiments", counted(copies.results, "result")));
     }
     if report.is_empty() && copies.is_empty() {
         return show::note(match report.sessions.is_empty() {

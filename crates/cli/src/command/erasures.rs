@@ -36,7 +36,7 @@ pub(super) async fn erasures(target: &SessionArgs, json: bool) -> anyhow::Result
 
 fn show_record(record: &ErasureRecord, json: bool) {
     let ErasureRecord { id, kind, at, by, reason, sessions, events, .. } = record;
-    show::line(match json {
+    show::single_line(&match json {
         true => json!({
             "at": at.to_string(),
             "by": by.as_str(),

@@ -61,7 +61,7 @@ impl VerifyReport {
             .for_each(|fault| show::line(show::styled(TextStyle::BAD, fault.to_string())));
         for erased in &self.verified.erasures {
             let note = &erased.erasure;
-            show::line(format!(
+            show::single_line(&format!(
                 "erased: session {}, version {}: at {} by {}: {}",
                 erased.key, erased.version, note.at, note.by, note.reason
             ));

@@ -106,6 +106,7 @@ fn an_unknown_user_is_not_said_to_be_erased_and_erasures_are_listed() {
         false
     );
     // A repeat under its id has the answer of the first, which may be lost.
+    std::fs::create_dir(room.path("experiments")).unwrap();
     for experiments in ["", " --experiments experiments"] {
         let erase = format!("erase a.toml -s s1 --event 1 --reason ticket --id t17{experiments}");
         assert_eq!(json(&room, &erase)["found"], true);
@@ -116,6 +117,30 @@ fn an_unknown_user_is_not_said_to_be_erased_and_erasures_are_listed() {
     assert!(said.contains("2 erasures") && !said.contains("nobody"), "{said}");
 }
 
+/// A law: nothing wider is erased than what the command names.
+#[test]
+fn everything_is_not_erased_with_a_narrower_subject() {
+    let room = room();
+    for narrower in ["--event 1", "--call c1", "-s s1"] {
+        let said = room.say(&format!("erase a.toml --everything {narrower} --reason mail --store s.db"), "");
+        assert!(said.contains("cannot be used with") && said.ends_with("exit 2\n"), "{said}");
+    }
+    assert!(room.say("sessions a.toml --store s.db", "").contains("s2"));
+}
+
+/// A reason is somebody's text: it makes no line of its own.
+#[test]
+fn a_reason_is_shown_in_one_line() {
+    let room = room();
+    let command = ["a.toml", "-s", "s1", "--event", "1", "--store", "s.db", "--reason", "ok\nforged: line"];
+    let erased = room.command("erase").args(command).output().unwrap();
+    assert!(erased.status.success(), "{erased:?}");
+    for shown in ["erasures a.toml --store s.db", "verify a.toml --store s.db"] {
+        let said = room.say(shown, "");
+        assert!(said.contains(r"ok\nforged: line"), "{said}");
+    }
+}
+
 /// A law: the erasure of a session that is repeated under its id has the answer of the first; another one of it is not found.
 #[test]
 fn a_repeated_erasure_of_a_session_has_the_answer_of_the_first() {
@@ -123,6 +148,9 @@ fn a_repeated_erasure_of_a_session_has_the_answer_of_the_first() {
     let erase = "erase a.toml -s s1 --reason mail --id t18";
     let first = json(&room, erase);
     assert!(first["events"].as_u64().unwrap() > 0 && first["found"] == true, "{first}");
+    let missing = room.say(&format!("{erase} --experiments nowhere --store s.db"), "");
+    assert!(missing.contains("there is no such folder"), "{missing}");
+    std::fs::create_dir(room.path("experiments")).unwrap();
     for experiments in ["", " --experiments experiments"] {
         assert_eq!(json(&room, &format!("{erase}{experiments}")), first);
     }

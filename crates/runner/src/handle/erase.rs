@@ -117,10 +117,12 @@ impl ErasureReport {
         *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole
     }
 
-    fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>, erased: &ErasedData) {
-        self.sessions.push(key.clone());
-        self.versions.extend(versions.iter().map(|version| (key.clone(), *version)));
-        self.events += erased.events;
+    fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>) {
+        self.related.push(key.clone());
+        if !versions.is_empty() {
+            self.sessions.push(key.clone());
+            self.versions.extend(versions.iter().map(|version| (key.clone(), *version)));
+        }
     }
 }
 
@@ -132,6 +134,19 @@ struct OpenErasure<'a> {
     report: ErasureReport,
     /// The number of erasures of what repeats the content.
     parts: usize,
+    /// Whether events were erased that were not erased before.
+    is_new: bool,
+}
+
+/// A session that shares an erased event.
+struct RelatedSession {
+    key: SessionKey,
+    /// The newest version that it shares with the session of the request.
+    shared: u64,
+    /// The newest version that it shares with its origin.
+    own_after: u64,
+    /// The erased versions of its origin.
+    of_origin: BTreeSet<u64>,
 }
 
 impl Runner {
@@ -187,8 +202,14 @@ impl Runner {
             Some(id) => id,
             None => ErasureId::new(self.0.ids.next()).map_err(|error| self.failed(error))?,
         };
-        let mut open =
-            OpenErasure { runner: self, request: &request, id, report: ErasureReport::default(), parts: 0 };
+        let mut open = OpenErasure {
+            runner: self,
+            request: &request,
+            id,
+            report: ErasureReport::default(),
+            parts: 0,
+            is_new: false,
+        };
         match &request.subject {
             ErasureSubject::Events { user, session, versions } => {
                 let key = open.key(user, session);
@@ -288,32 +309,76 @@ impl OpenErasure<'_> {
         Ok(())
     }
 
-    /// Erases events with all that repeats them.
+    /// Erases events with all that repeats them, in each session that shares the first of them.
     async fn events(&mut self, key: &SessionKey, versions: BTreeSet<u64>) -> Result<(), RunnerError> {
         let Some(first) = versions.first().copied() else { return Ok(()) };
-        self.erase_in(key, versions, None).await?;
-        let mut left = VecDeque::from([self.root(key, first).await?]);
-        while let Some(key) = left.pop_front() {
-            let failed = |error| RunnerError::store(&key, error);
-            let session = self.read(&key).await?;
-            let repeats = (session.events.iter().filter(|committed| repeats(committed, first)))
-                .map(|committed| committed.version);
-            let repeats: BTreeSet<u64> = repeats.chain(recalls(&session.events, first)).collect();
-            if !repeats.is_empty() {
-                self.repeats(&key, &repeats).await?;
-            }
-            self.read_again(&session).await?;
-            self.report.related.push(key.clone());
-            match self.runner.0.store.forks(ListForks::new(key.clone())).await {
-                Ok(forks) => left.extend(
-                    (forks.into_iter().filter(|fork| fork.version >= first))
-                        .map(|fork| SessionKey { id: fork.id, ..key.clone() }),
-                ),
-                Err(SessionError::Unsupported { .. }) => {}
-                Err(error) => return Err(failed(error)),
-            }
+        self.erase_in(key, &versions, None).await?;
+        let shared = self.origins(key, first).await?;
+        let root = shared.last().map_or(key, |(root, _)| root);
+        let shared_by = |key: &SessionKey| shared.iter().find(|(of, _)| of == key).map(|(_, shared)| *shared);
+        let mut left = VecDeque::from([RelatedSession {
+            key: root.clone(),
+            shared: shared_by(root).unwrap_or(u64::MAX),
+            own_after: 0,
+            of_origin: BTreeSet::new(),
+        }]);
+        while let Some(related) = left.pop_front() {
+            let erased = self.events_in(&related, &versions).await?;
+            let RelatedSession { key, shared, .. } = related;
+            let forks = match self.runner.0.store.forks(ListForks::new(key.clone())).await {
+                Ok(forks) => forks,
+                Err(SessionError::Unsupported { .. }) => continue,
+                Err(error) => return Err(RunnerError::store(&key, error)),
+            };
+            left.extend(forks.into_iter().filter(|fork| fork.version >= first).map(|fork| {
+                let key = SessionKey { id: fork.id, ..key.clone() };
+                RelatedSession {
+                    shared: shared_by(&key).unwrap_or(shared.min(fork.version)),
+                    own_after: fork.version,
+                    of_origin: erased.range(..=fork.version).copied().collect(),
+                    key,
+                }
+            }));
         }
         Ok(())
+    }
+
+    /// Erases what repeats erased events in a session, and has all workers read it again. Returns the erased versions of it, those
+    /// of its origin included, and those that a request under this id has erased before.
+    async fn events_in(
+        &mut self,
+        related: &RelatedSession,
+        versions: &BTreeSet<u64>,
+    ) -> Result<BTreeSet<u64>, RunnerError> {
+        let RelatedSession { key, shared, own_after, of_origin } = related;
+        let session = self.read(key).await?;
+        let mut erased: BTreeSet<u64> = versions.range(..=*shared).chain(of_origin).copied().collect();
+        let own = session.events.iter().filter(|committed| committed.version > *own_after);
+        let own = own.filter(|committed| !erased.contains(&committed.version));
+        let before: BTreeSet<u64> = own
+            .filter(|committed| committed.event.erasure().is_some_and(|erasure| self.has_part(&erasure.id)))
+            .map(|committed| committed.version)
+            .collect();
+        let first = versions.first().copied().unwrap_or_default();
+        let found = repeats(&session.events, first);
+        let found: BTreeSet<u64> =
+            found.filter(|version| version > own_after && !erased.contains(version)).collect();
+        if !found.is_empty() {
+            self.repeats(key, &found).await?;
+        }
+        self.report.events += before.len() as u64;
+        erased.extend(before);
+        erased.extend(found);
+        self.read_again(&session).await?;
+        self.report.add(key, &erased);
+        Ok(erased)
+    }
+
+    /// Whether this is the id of the erasure, or of a part of it.
+    fn has_part(&self, id: &ErasureId) -> bool {
+        id.as_str().strip_prefix(self.id.as_str()).is_some_and(|part| {
+            part.is_empty() || part.strip_prefix(' ').is_some_and(|part| part.parse::<usize>().is_ok())
+        })
     }
 
     /// Erases the events of a session that repeat erased content, under the next number that no erasure has: a repeated request erases
@@ -321,7 +386,7 @@ impl OpenErasure<'_> {
     async fn repeats(&mut self, key: &SessionKey, versions: &BTreeSet<u64>) -> Result<(), RunnerError> {
         loop {
             self.parts += 1;
-            match self.erase_in(key, versions.clone(), Some(self.parts)).await {
+            match self.erase_in(key, versions, Some(self.parts)).await {
                 Err(error) if is_reused(&error) => {}
                 erased => return erased,
             }
@@ -331,25 +396,28 @@ impl OpenErasure<'_> {
     async fn erase_in(
         &mut self,
         key: &SessionKey,
-        versions: BTreeSet<u64>,
+        versions: &BTreeSet<u64>,
         part: Option<usize>,
     ) -> Result<(), RunnerError> {
         let failed = |error| RunnerError::store(key, error);
         let target = EraseTarget::Events { key: key.clone(), versions: versions.clone() };
         let data = self.data(target, part).map_err(failed)?;
         let mut erased = self.runner.0.store.erase(data.clone()).await.map_err(failed)?;
+        self.is_new |= erased.events > 0;
         // NOTE: looked up only if some were erased before: a session may have many forks, and an application many erasures.
         if erased.events < versions.len() as u64 {
             let recorded = self.recorded(&data).await.map_err(failed)?;
             erased.events = erased.events.max(recorded.map_or(0, |recorded| recorded.events));
         }
-        self.report.add(key, &versions, &erased);
+        self.report.events += erased.events;
         Ok(())
     }
 
-    /// The oldest session that still exists and shares the event.
-    async fn root(&self, key: &SessionKey, version: u64) -> Result<SessionKey, RunnerError> {
-        let mut root = key.clone();
+    /// The session and those of its origins that still exist and share the event, each with the newest version that the session of
+    /// the request shares with it.
+    async fn origins(&self, key: &SessionKey, version: u64) -> Result<Vec<(SessionKey, u64)>, RunnerError> {
+        let mut origins = vec![(key.clone(), u64::MAX)];
+        let (mut root, mut shared) = (key.clone(), u64::MAX);
         loop {
             let get = GetSession::new(root.clone()).events(EventRange::None).without_state();
             let session = match self.runner.0.store.get(get).await {
@@ -357,21 +425,25 @@ impl OpenErasure<'_> {
                 Err(error) => return Err(RunnerError::store(&root, error)),
             };
             let Some(parent) = session.parent.filter(|parent| parent.version >= version) else {
-                return Ok(root);
+                return Ok(origins);
             };
+            shared = shared.min(parent.version);
             let parent = SessionKey { id: parent.id, ..root.clone() };
             let get = GetSession::new(parent.clone()).events(EventRange::None).without_state();
             // Its origin may be gone, and its id another session's, which is younger.
             match self.runner.0.store.get(get).await {
                 Ok(found) if found.created <= session.created && parent != root => root = parent,
-                Ok(_) | Err(SessionError::NotFound { .. }) => return Ok(root),
+                Ok(_) | Err(SessionError::NotFound { .. }) => return Ok(origins),
                 Err(error) => return Err(RunnerError::store(&parent, error)),
             }
+            origins.push((root.clone(), shared));
         }
     }
 
+    /// A session with all its events, also those that a rewind has hidden: they have content, too.
     async fn read(&self, key: &SessionKey) -> Result<Session, RunnerError> {
-        let get = GetSession::new(key.clone()).events(EventRange::All).without_state();
+        let mut get = GetSession::new(key.clone()).events(EventRange::All).without_state();
+        get.hidden = true;
         self.runner.0.store.get(get).await.map_err(|error| RunnerError::store(key, error))
     }
 
@@ -398,20 +470,25 @@ impl OpenErasure<'_> {
     }
 
     /// Has all workers read a session again: a rewind to the newest version hides nothing, and no worker continues from what
-    /// it knew before it.
+    /// it knew before it. A repeated request that erases nothing makes it once: it would end a run that has begun since.
     async fn read_again(&self, session: &Session) -> Result<(), RunnerError> {
         if self.request.is_dry_run {
             return Ok(());
         }
         let (core, key) = (&self.runner.0, &session.key);
         let failed = |error| RunnerError::store(key, error);
+        let name = bounded_id(format!("erasure {}", self.id));
+        let is_made = session.events.iter().any(|committed| committed.event.id.as_str() == name);
+        if is_made && !self.is_new {
+            return Ok(());
+        }
         core.forget(key);
-        let name = core.ids.next();
+        let name = if is_made { core.ids.next() } else { name };
         let request = RewindSession::new(
             key.clone(),
             session.version,
             session.version,
-            EventId::new(format!("{name}.0")).map_err(failed)?,
+            EventId::new(name.clone()).map_err(failed)?,
             InvocationId::new(name).map_err(failed)?,
             self.request.by.clone(),
             core.clock.now(),
@@ -428,19 +505,22 @@ fn is_reused(error: &RunnerError) -> bool {
     matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::ErasureReused { .. }))
 }
 
-/// Whether an event repeats earlier ones: a summary, or a conversation that was rewritten, of the run or of one inside of it.
-fn repeats(committed: &CommittedEvent, first: u64) -> bool {
-    let event = &committed.event;
-    committed.version > first
-        && (rewrite(event).is_some() || summary(event).is_some() || inner_repeats(event))
+/// The events after a version that repeat earlier ones: summaries, and conversations that were rewritten, of the run or of one inside
+/// of it, and what tools for recall have found.
+fn repeats(events: &[CommittedEvent], first: u64) -> impl Iterator<Item = u64> + '_ {
+    let is_repeat =
+        |event: &Event| rewrite(event).is_some() || summary(event).is_some() || inner_repeats(event);
+    let later = events.iter().filter(move |committed| committed.version > first);
+    let repeats =
+        later.filter(move |committed| is_repeat(&committed.event)).map(|committed| committed.version);
+    repeats.chain(recalls(events, first))
 }
 
 /// The events with what tools for recall have found after a version: the outcomes of their calls, and the results in the
 /// conversation.
 fn recalls(events: &[CommittedEvent], first: u64) -> impl Iterator<Item = u64> + '_ {
-    let is_later =
-        move |committed: &&CommittedEvent| committed.version > first && committed.event.erasure().is_none();
-    let later = || events.iter().filter(is_later);
+    let later = move || events.iter().filter(move |committed| committed.version > first);
+    // NOTE: also calls of erased events, which keep their ids and the names of their tools: their results are elsewhere.
     let messages = later().flat_map(|committed| &committed.event.messages);
     let calls = messages.flat_map(|message| message.tool_calls());
     let recalling = calls.filter(|call| RECALLING.contains(&call.name.as_str()));
@@ -452,7 +532,9 @@ fn recalls(events: &[CommittedEvent], first: u64) -> impl Iterator<Item = u64> +
         results.any(|result| ids.contains(result.call_id()))
             || outcome.is_some_and(|outcome| ids.iter().any(|id| is_in(outcome.text(), id)))
     };
-    later().filter(move |committed| has_result(&committed.event)).map(|committed| committed.version)
+    let is_there = |committed: &&CommittedEvent| committed.event.erasure().is_none();
+    (later().filter(is_there).filter(move |committed| has_result(&committed.event)))
+        .map(|committed| committed.version)
 }
 
 fn inner_repeats(event: &Event) -> bool {

@@ -212,12 +212,38 @@ fn summaries_and_forks_repeat_nothing() {
         // By the fork, which shares the message with its origin.
         let (user, id) = (UserId::new("ada").unwrap(), SessionId::new("fork").unwrap());
         let subject = ErasureSubject::Events { user, session: id, versions: BTreeSet::from([1, 2]) };
-        let report = erase(&first, subject).await.unwrap();
-        assert_eq!(report.versions.len(), 4, "{report:?}");
+        let request = EraseRequest::new(subject, Author::new("admin").unwrap(), "asked for by mail");
+        let dry = first.erase(request.clone().dry_run()).await.unwrap();
+        let report = first.erase(request).await.unwrap();
+        // Two that they share, and a summary of each.
+        let of = |id: &str| report.versions.iter().filter(|(key, _)| key.id.as_str() == id).count();
+        assert_eq!((report.events, report.sessions.len(), of("s"), of("fork")), (4, 2, 3, 3), "{report:?}");
+        assert_eq!(report, dry);
         for session in [&session, &fork] {
             let text = stored(session).await;
             assert!(!text.contains(MARKER), "{text}");
         }
+        check(&store).await;
+    });
+}
+
+/// A law: a repeated request that has nothing more to erase leaves a run that has begun since.
+#[test]
+fn a_repeated_erasure_ends_no_later_run() {
+    each_store(async |store| {
+        let runner =
+            runner(agent("assistant: noted\nassistant: > c1 dial(number=\"1\")\nassistant: done\n"), &store);
+        let session = runner.session("ada", "s").await.unwrap();
+        session.run("hello").await.unwrap();
+        let request = EraseRequest::new(events([1]), Author::new("admin").unwrap(), "mail");
+        let request = request.with_id(ErasureId::new("ticket 17").unwrap());
+        let first = runner.erase(request.clone()).await.unwrap();
+        let asked = session.run("call her").await.unwrap();
+        let id = asked.pending()[0].id.clone();
+        let version = session.read(EventRange::None).await.unwrap().version;
+        assert_eq!(runner.erase(request).await.unwrap(), first);
+        assert_eq!(session.read(EventRange::None).await.unwrap().version, version);
+        session.resume().decide(id, Decision::Approve).await.unwrap();
         check(&store).await;
     });
 }
@@ -244,13 +270,14 @@ fn a_repeated_erasure_looks_for_later_repeats() {
             session.run(said).await.unwrap();
         }
         let again = runner.erase(request(events([1]))).await.unwrap();
-        let (one, found) = (&first.versions[0], &again.versions[..]);
-        assert!(found.len() > 1 && found[0] == *one && !found.contains(&first.versions[1]), "{again:?}");
+        assert!(again.versions.len() > first.versions.len(), "{again:?}");
+        assert!(first.versions.iter().all(|version| again.versions.contains(version)), "{again:?}");
+        assert_eq!(again.events, again.versions.len() as u64);
         let key = runner.key("ada", "s").unwrap();
         let records = store.erasures(ListErasures::new(key.app)).await.unwrap();
         let records: BTreeSet<_> =
             records.iter().map(|record| (record.id.to_string(), record.events)).collect();
-        let expected = [("ticket 17", 1), ("ticket 17 1", 1), ("ticket 17 2", again.events - 1)];
+        let expected = [("ticket 17", 1), ("ticket 17 1", 1), ("ticket 17 2", again.events - 2)];
         assert_eq!(records, expected.map(|(id, events)| (id.to_owned(), events)).into());
         // Another event under the id is refused.
         let refused = runner.erase(request(events([2]))).await.unwrap_err().to_string();
@@ -277,15 +304,35 @@ fn what_was_recalled_is_gone_with_what_it_repeats() {
         let look = Tool::new("look", "Looks.", || async { Ok::<_, ToolError>("stalls") });
         let tools = [tool("recall_read"), tool("recall_search"), look.effect(Effect::Pure).build().unwrap()];
         let one = runner(Agent::builder(Script::parse(script).unwrap()).tools(tools), &store);
-        let session = one.session("ada", "s").await.unwrap();
-        session.run(format!("my number is {MARKER}")).await.unwrap();
-        session.run("what is it?").await.unwrap();
-        assert!(stored(&session).await.matches(MARKER).count() > 2);
-        erase(&one, events([1])).await.unwrap();
-        let text = stored(&session).await;
-        assert!(!text.contains(MARKER) && text.contains("recall_read"), "{text}");
-        let transcript = session.run("thanks").await.unwrap().transcript().to_string();
-        assert!(transcript.ends_with("assistant: hello\n"), "{transcript}");
+        let called = 4;
+        // The call is erased with the message, before it, after it, or not at all; what was recalled is hidden by a rewind, or in a fork.
+        let orders: [&[&[u64]]; 4] = [&[&[1]], &[&[1, called]], &[&[called], &[1]], &[&[1], &[called]]];
+        for (number, order) in orders.into_iter().enumerate() {
+            let id = SessionId::new(format!("copy{number}")).unwrap();
+            let session = one.session("ada", id.as_str()).await.unwrap();
+            session.run(format!("my number is {MARKER}")).await.unwrap();
+            session.run("what is it?").await.unwrap();
+            let all = session.read(EventRange::All).await.unwrap().events;
+            let is_call = |event: &Event| event.messages.iter().any(|message| message.has_tool_calls());
+            assert_eq!(all.iter().find(|committed| is_call(&committed.event)).unwrap().version, called);
+            let fork = session.fork(format!("fork{number}"), None).await.unwrap();
+            session.rewind(2).await.unwrap();
+            assert!(stored(&session).await.matches(MARKER).count() > 2);
+            for versions in order {
+                let versions = versions.iter().copied().collect();
+                let user = UserId::new("ada").unwrap();
+                let subject = ErasureSubject::Events { user, session: id.clone(), versions };
+                let request = EraseRequest::new(subject, Author::new("admin").unwrap(), "mail");
+                let dry = one.erase(request.clone().dry_run()).await.unwrap();
+                assert_eq!(one.erase(request).await.unwrap(), dry, "{order:?}");
+            }
+            for session in [&session, &fork] {
+                let text = stored(session).await;
+                assert!(!text.contains(MARKER) && text.contains("recall_read"), "{order:?}: {text}");
+            }
+            let transcript = fork.run("thanks").await.unwrap().transcript().to_string();
+            assert!(transcript.ends_with("assistant: hello\n"), "{transcript}");
+        }
         check(&store).await;
     });
 }

@@ -130,9 +130,7 @@ impl MemoryInner {
         versions: &BTreeSet<u64>,
     ) -> Result<ErasedData, SessionError> {
         let (.., entry) = self.entry(key)?;
-        if !request.is_dry_run {
-            entry.work.fence.check_free(key, TakeOver::Never, Some(request.at))?;
-        }
+        entry.work.fence.check_free(key, TakeOver::Never, Some(request.at))?;
         let mut erased = Vec::new();
         for version in versions {
             let Some(event) = entry.committed_event(*version) else {

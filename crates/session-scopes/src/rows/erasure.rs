@@ -175,8 +175,7 @@ async fn erase_events(
     key: &SessionKey,
     versions: &BTreeSet<u64>,
 ) -> Result<ErasedData, SessionError> {
-    let at_rest = (!request.is_dry_run).then_some(request.at);
-    let record = rows.session(key, at_rest).await?;
+    let record = rows.session(key, Some(request.at)).await?;
     let mut erased = ErasedData { sessions: vec![key.clone()], ..ErasedData::default() };
     let mut streams = BTreeSet::new();
     for version in versions {

@@ -250,6 +250,10 @@ impl ExperimentFolder {
         let (subject, is_dry_run) = (request.subject.clone(), request.is_dry_run);
         // One for the whole request.
         let wait = self.lock_wait();
+        // NOTE: One erasure at a time: a request whose id another one has taken is refused before its copies are erased.
+        let (folder, waiting) = (Arc::clone(self), wait.clone());
+        let lock = move || if is_dry_run { Ok(None) } else { folder.lock_erasures(&waiting) };
+        let _erasing = tokio::task::spawn_blocking(lock).await.map_err(Error::other)??;
         let (found, gone) = match runner.erase(request.clone().dry_run()).await {
             Ok(found) => (found, None),
             // Copies outlive their session.

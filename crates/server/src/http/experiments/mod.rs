@@ -138,18 +138,27 @@ impl ExperimentFolder {
             match self.changing.try_lock() {
                 Ok(thread) => break thread,
                 Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => wait.pause()?,
+                Err(TryLockError::WouldBlock) => wait.pause(LOCK)?,
             }
         };
         fs::create_dir_all(&self.folder)?;
-        let path = self.folder.join(LOCK);
+        Ok(FolderChange { _thread: thread, _process: self.lock_file(LOCK, wait)? })
+    }
+
+    /// Waits for other erasures in the folder, if there is one.
+    fn lock_erasures(&self, wait: &LockWait) -> std::io::Result<Option<FileLock>> {
+        self.folder.try_exists()?.then(|| self.lock_file(ERASING, wait)).transpose()
+    }
+
+    fn lock_file(&self, name: &str, wait: &LockWait) -> std::io::Result<FileLock> {
+        let path = self.folder.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
-            return Err(Error::other("`.lock` of the folder is not a regular file"));
+            return Err(Error::other(format!("`{name}` of the folder is not a regular file")));
         }
         loop {
             match FileLock::wait(&path, Duration::ZERO) {
-                Ok(process) => return Ok(FolderChange { _thread: thread, _process: process }),
-                Err(EvalError::Locked { .. }) => wait.pause()?,
+                Ok(lock) => return Ok(lock),
+                Err(EvalError::Locked { .. }) => wait.pause(name)?,
                 Err(EvalError::Io { source, .. }) => return Err(Error::new(source.kind(), source)),
                 Err(error) => return Err(Error::other(error)),
             }
@@ -178,7 +187,7 @@ impl LockWait {
     const PAUSE: u64 = 10;
 
     /// Waits a moment.
-    fn pause(&self) -> std::io::Result<()> {
+    fn pause(&self, name: &str) -> std::io::Result<()> {
         let spend = |left: u64| (left > 0).then(|| left.saturating_sub(LockWait::PAUSE));
         if self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend).is_ok() {
             std::thread::sleep(Duration::from_millis(LockWait::PAUSE));
@@ -186,7 +195,7 @@ impl LockWait {
         }
         let timeout = self.timeout;
         let why = format!(
-            "`{LOCK}` of the folder of experiments could not be locked within {timeout:?}: another process holds it, which may be \
+            "`{name}` of the folder of experiments could not be locked within {timeout:?}: another process holds it, which may be \
              stopped"
         );
         Err(Error::new(ErrorKind::ResourceBusy, why))
@@ -195,6 +204,9 @@ impl LockWait {
 
 /// The file that a process locks to change others. It is never removed.
 const LOCK: &str = ".lock";
+
+/// The file that a process locks while it erases. It is never removed.
+const ERASING: &str = ".erasing";
 
 /// A change of the folder by one thread of one process.
 struct FolderChange<'a> {
