@@ -297,7 +297,11 @@ async fn holds(address: &str, folder: &Path) {
     assert!(windows > 1, "no window has ended: {sums:?}");
     let unrecorded = settled.len() - replies;
     println!("{unrecorded} replies of workers whose claims had expired");
-    println!("{replies} replies in {windows} windows, {kills} kills, {lost} lost requests");
+    let (processes, limit, most) = (size.processes, size.limit(), by_day.values().max().unwrap());
+    println!(
+        "{replies} replies of {processes} processes in {windows} windows, {kills} kills, {lost} lost requests"
+    );
+    println!("most settled in a window: {most} of {limit} tokens");
 }
 
 /// The replies that sessions have: one each.
