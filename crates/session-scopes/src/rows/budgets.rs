@@ -85,8 +85,11 @@ macro_rules! row_change {
     ($change:expr, key: $key:literal at $place:literal of $table:literal, read: $columns:literal) => {
         RowChange {
             returning: SharedSql(concat!($change, " RETURNING ", $columns)),
+            #[cfg(feature = "sqlite")]
             change: SharedSql($change),
+            #[cfg(feature = "sqlite")]
             read: SharedSql(concat!("SELECT ", $columns, " FROM ", $table, " WHERE ", $key, " = $1")),
+            #[cfg(feature = "sqlite")]
             key: $place,
         }
     };

@@ -50,12 +50,14 @@ impl SqlRow {
 pub(crate) struct RowChange {
     /// Both in one statement.
     pub(crate) returning: SharedSql,
-    // NOTE: a database in the same process pays more for the table in which it collects such an answer than for another
-    // statement.
+    // NOTE: SQLite pays more for the table in which it collects such an answer than for another statement.
+    #[cfg(feature = "sqlite")]
     pub(crate) change: SharedSql,
     /// The columns, by the key.
+    #[cfg(feature = "sqlite")]
     pub(crate) read: SharedSql,
     /// The place of the key among the parameters of the change.
+    #[cfg(feature = "sqlite")]
     pub(crate) key: usize,
 }
 
