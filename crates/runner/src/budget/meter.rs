@@ -286,12 +286,17 @@ impl RunMeter {
             if by_place.len() >= MAX_COUNTED && !by_place.contains_key(request.place) {
                 by_place.clear();
             }
-            let ahead =
-                ahead.as_ref().filter(|ahead| request.place.is_empty() && ahead.begins(request.request));
-            (by_place.remove(request.place), ahead.cloned())
+            let last = by_place.remove(request.place);
+            let begins = |ahead: &&CountedInput| ahead.begins_twin(request.request, last.as_ref());
+            let ahead = ahead.as_ref().filter(|_| request.place.is_empty()).filter(begins).cloned();
+            (last, ahead)
         };
         // NOTE: outside of the lock, since a counter may take long.
-        let input = self.runner.budgets.count_input(request.request, ahead.or(last).as_ref());
+        let (budgets, sent) = (&self.runner.budgets, request.request);
+        let input = match &ahead {
+            Some(ahead) => budgets.count_after(sent, Some(ahead), Some(ahead)).with_twin(ahead),
+            None => budgets.count_input(sent, last.as_ref()),
+        };
         let tokens = input.tokens();
         self.counted().by_place.insert(request.place.to_vec(), input);
         tokens

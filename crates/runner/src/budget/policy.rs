@@ -266,6 +266,9 @@ impl<'a> Spender<'a> {
 #[derive(Clone)]
 pub(crate) struct CountedInput {
     messages: Transcript,
+    /// Equal messages of the other of two runs that fold the same events: the stored one and the running one. Their lists
+    /// grow one by one.
+    twin: Option<Transcript>,
     tools: Arc<[ToolSpec]>,
     in_messages: usize,
     in_tools: usize,
@@ -278,8 +281,28 @@ impl CountedInput {
     }
 
     /// Whether a request begins with all of its messages.
-    pub(super) fn begins(&self, request: &ChatRequest) -> bool {
+    fn begins(&self, request: &ChatRequest) -> bool {
         request.messages.starts_with(&self.messages)
+    }
+
+    /// The same for a request of its twin, whose last request is known: only messages after that one are compared.
+    pub(super) fn begins_twin(&self, request: &ChatRequest, last: Option<&CountedInput>) -> bool {
+        let known = last.and_then(|last| {
+            let twin = last.twin.as_ref()?;
+            (last.begins(request) && self.messages.starts_with(twin)).then(|| twin.len())
+        });
+        let known = known.unwrap_or(0);
+        let new = self.messages.iter_from(known);
+        request.messages.len() >= self.messages.len()
+            && new
+                .zip(request.messages.iter_from(known))
+                .all(|(own, other)| Arc::ptr_eq(own, other) || own == other)
+    }
+
+    /// Notes that it begins with the messages of its twin.
+    pub(super) fn with_twin(mut self, twin: &CountedInput) -> Self {
+        self.twin = Some(twin.messages.clone());
+        self
     }
 
     pub(crate) const fn tokens(&self) -> u64 {
@@ -400,22 +423,31 @@ impl BudgetPolicies {
 
     /// Counts the input of a request: only what the last one has not.
     pub(crate) fn count_input(&self, request: &ChatRequest, last: Option<&CountedInput>) -> CountedInput {
+        let begins_with = last.filter(|last| last.begins(request));
+        self.count_after(request, last, begins_with)
+    }
+
+    /// Counts the input of a request that begins with another one, if it is known to, and has the tools of the last one.
+    pub(super) fn count_after(
+        &self,
+        request: &ChatRequest,
+        last: Option<&CountedInput>,
+        begins_with: Option<&CountedInput>,
+    ) -> CountedInput {
         let ChatRequest { messages, tools, response_format, .. } = request;
         let same_tools = last.filter(|last| Arc::ptr_eq(&last.tools, tools));
         let in_tools = same_tools.map_or_else(
             || tools.iter().map(tokens_of_tool).fold(0, usize::saturating_add),
             |last| last.in_tools,
         );
-        let (known, counted) = match last {
-            Some(last) if last.begins(request) => (last.messages.len(), last.in_messages),
-            _ => (0, 0),
-        };
+        let (known, counted) = begins_with.map_or((0, 0), |known| (known.messages.len(), known.in_messages));
         let new = messages.iter_from(known).map(|message: &Arc<Message>| self.counter.count(message));
         let in_messages = new.fold(counted, usize::saturating_add);
         let format = response_format.as_ref();
         let in_format = format.map_or(0, |format| ApproximateTokens::of_text(&json_of(format)));
         CountedInput {
             messages: messages.clone(),
+            twin: None,
             tools: Arc::clone(tools),
             in_messages,
             in_tools,

@@ -16,7 +16,7 @@ use stepfold_runner::session_scopes::{
     WriteScope,
 };
 use stepfold_runner::{
-    Budget, BudgetWindow, RecoverOptions, Runner, SessionHandle, SharedRateLimit, WhenBusy,
+    Budget, BudgetWindow, RecoverOptions, RunStatus, Runner, SessionHandle, SharedRateLimit, WhenBusy,
 };
 use stepfold_state_core::chat::{
     ChatModel, ChatRequest, Chunk, FinishReason, Message, ModelError, ModelErrorKind, ModelParams,
@@ -211,6 +211,24 @@ async fn a_step_that_ends_in_a_question_reserves_nothing() {
     let outcome = session.run("hello").await.unwrap();
     assert!(matches!(outcome.exit(), Exit::Paused(Pause::Approval)), "{}", outcome.exit());
     assert_eq!((store.sums("requests", "ever").await, store.spend().await.len()), ((1, 0), 1));
+}
+
+/// A run that stops between an append and the request that it reserves for releases the reservation.
+#[tokio::test]
+async fn a_run_that_is_suspended_before_a_request_releases_what_was_reserved_for_it() {
+    let store = Ahead::over(AnyStore::new(MemoryStore::new()));
+    let runner = Runner::builder(steps(), store.clone()).app("shop").unwrap().budget(all()).build();
+    let session = runner.session("ada", "s1").await.unwrap();
+    for calls in 1..=3 {
+        let report = session.run_as("k1", "hello").stop_after(Duration::ZERO).await.unwrap();
+        assert_eq!(report.status, RunStatus::Suspended);
+        assert_eq!(
+            (store.sums("requests", "ever").await, store.spend().await.len()),
+            ((calls, 0), usize::try_from(calls).unwrap())
+        );
+    }
+    session.run_as("k1", "hello").await.unwrap();
+    assert_eq!(store.sums("requests", "ever").await, (4, 0));
 }
 
 /// The window of a request is that in which it is sent, also if it was reserved before midnight.

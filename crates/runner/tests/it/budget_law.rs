@@ -44,7 +44,7 @@ struct Size {
     runs: usize,
     /// The time between two kills.
     kills: Duration,
-    /// The kills between two jumps of the clock.
+    /// The least kills between two jumps of the clock, which also waits until the window is exhausted.
     jumps: usize,
 }
 
@@ -213,17 +213,21 @@ fn claim_of(record: &SpendRecord) -> &str {
     id.rsplit_once('/').and_then(|(_, own)| own.split_once('.')).map(|(token, _)| token).unwrap()
 }
 
+const fn sum(balance: &BudgetBalance) -> u64 {
+    balance.settled + balance.reserved
+}
+
 /// Kills processes until all runs have ended; the number of kills, and the days that passed.
 async fn kill_until_all_end(store: &AnyStore, parts: &[Part], size: Size) -> (usize, u64) {
     let clock = JumpingClock(parts[0].clock.clone());
     let mut children: Vec<Option<Child>> = parts.iter().map(|part| Some(part.start())).collect();
-    let (mut kills, mut days, mut last_kill) = (0, 0, Instant::now());
+    let (mut kills, mut kills_of_day, mut days, mut last_kill) = (0, 0, 0, Instant::now());
     while children.iter().any(Option::is_some) {
         // tidy: allow sleep, because it looks at the balances of other processes again and again.
         tokio::time::sleep(Duration::from_millis(10)).await;
-        for balance in balances(store, days).await {
-            let sum = balance.settled + balance.reserved;
-            assert!(sum <= size.limit(), "{balance:?} exceeds {}", size.limit());
+        let balances = balances(store, days).await;
+        for balance in &balances {
+            assert!(sum(balance) <= size.limit(), "{balance:?} exceeds {}", size.limit());
         }
         for child in &mut children {
             let ended = child.as_mut().and_then(|child| child.try_wait().unwrap());
@@ -242,9 +246,11 @@ async fn kill_until_all_end(store: &AnyStore, parts: &[Part], size: Size) -> (us
             child.wait().unwrap();
         }
         children[victim] = Some(parts[victim].start());
-        (kills, last_kill) = (kills + 1, Instant::now());
-        if kills % size.jumps == 0 {
-            days += 1;
+        (kills, kills_of_day, last_kill) = (kills + 1, kills_of_day + 1, Instant::now());
+        let is_exhausted =
+            balances.iter().rev().nth(1).is_some_and(|today| sum(today) + INPUT + MAX_OUTPUT > size.limit());
+        if kills_of_day >= size.jumps && is_exhausted {
+            (days, kills_of_day) = (days + 1, 0);
             clock.jump(days);
         }
     }
@@ -295,9 +301,14 @@ async fn holds(address: &str, folder: &Path) {
     assert!(kept.iter().all(|(day, _)| Some(*day) > newest_ended), "{by_day:?}, {sums:?}");
     let windows = by_day.len();
     assert!(windows > 1, "no window has ended: {sums:?}");
+    assert!(by_day.values().any(|tokens| *tokens > size.limit() / 2), "no window was exhausted: {by_day:?}");
     let unrecorded = settled.len() - replies;
     println!("{unrecorded} replies of workers whose claims had expired");
-    println!("{replies} replies in {windows} windows, {kills} kills, {lost} lost requests");
+    let (processes, limit, most) = (size.processes, size.limit(), by_day.values().max().unwrap());
+    println!(
+        "{replies} replies of {processes} processes in {windows} windows, {kills} kills, {lost} lost requests"
+    );
+    println!("most settled in a window: {most} of {limit} tokens");
 }
 
 /// The replies that sessions have: one each.

@@ -34,6 +34,10 @@ impl RunSql for PostgresErasure<'_> {
     async fn rows(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<Vec<SqlRow>, SessionError> {
         PostgresRows(self.0).rows(sql, values).await
     }
+
+    async fn changed(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<u64, SessionError> {
+        PostgresRows(self.0).changed(sql, values).await
+    }
 }
 
 impl EraseRows for PostgresErasure<'_> {

@@ -5,7 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::connection::Object;
 use super::statements::SqlStatement;
-use super::transaction::query;
+use super::transaction::{execute, query};
 use crate::error::SessionError;
 use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 
@@ -16,6 +16,11 @@ impl RunSql for PostgresRows<'_> {
         let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
         let rows = query(self.0, SqlStatement::of_both(sql), &given).await?;
         Ok(rows.iter().map(read).collect())
+    }
+
+    async fn changed(&mut self, sql: SharedSql, values: &[SqlValue<'_>]) -> Result<u64, SessionError> {
+        let given: Vec<&(dyn ToSql + Sync)> = values.iter().map(parameter).collect();
+        execute(self.0, SqlStatement::of_both(sql), &given).await
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::lineage::{from_db, to_db};
-use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
+use super::sql::{RowChange, RunSql, SharedSql, SqlRow, SqlValue};
 use crate::error::SessionError;
 use crate::ids::{AppId, Author, BudgetId, ReservationId, SessionId, SessionKey, UserId};
 use crate::store::{
@@ -35,15 +35,9 @@ macro_rules! counted {
 statements! {
     ADD_REQUEST = "INSERT INTO stepfold_spend (id, app, owner, session, token, expires, at, state, model, amounts, \
         input_tokens, output_tokens, nanodollars) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
-        ON CONFLICT (id) DO NOTHING RETURNING id";
-    // NOTE: the condition and the change are one statement: no other worker can reserve in between. This one is for a budget
-    // with a row and the same time; it touches no index. If it changes nothing, the next one decides.
-    RESERVE_KNOWN = concat!("UPDATE stepfold_budgets SET reserved = ", counted!("reserved"), " + $1, \
-        settled = ", counted!("settled"), " WHERE budget = $2 \
-        AND ", counted!("settled"), " + ", counted!("reserved"), " + $1 \
-        <= CASE WHEN raised_to > $3 THEN raised_to ELSE $3 END \
-        AND (kept_until = CAST($4 AS BIGINT) OR kept_until IS NULL AND CAST($4 AS BIGINT) IS NULL) \
-        RETURNING settled, reserved, raised_to");
+        ON CONFLICT (id) DO NOTHING";
+    // NOTE: the condition and the change are one statement, as they are in that of a known row: no other worker can reserve in
+    // between.
     RESERVE = concat!("INSERT INTO stepfold_budgets (budget, reserved, settled, kept_until) \
         SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), 0, CAST($3 AS BIGINT) WHERE $2 <= CAST($4 AS BIGINT) \
         OR EXISTS (SELECT 1 FROM stepfold_budgets WHERE budget = $1 AND raised_to >= $2) \
@@ -72,15 +66,9 @@ statements! {
     WINDOW = concat!("SELECT CAST(COALESCE(SUM(", counted!("settled"), "), 0) AS BIGINT), \
         CAST(COALESCE(SUM(", counted!("reserved"), "), 0) AS BIGINT) \
         FROM stepfold_budgets WHERE budget IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)");
-    SETTLE = "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
-        input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
-        output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
-        nanodollars = CASE WHEN $3 IS NULL THEN nanodollars ELSE CAST($5 AS BIGINT) END \
-        WHERE id = $6 AND state = 0 RETURNING amounts";
     RELEASE = "DELETE FROM stepfold_spend WHERE id = $1 AND state = 0 RETURNING amounts";
     MOVE = concat!("UPDATE stepfold_budgets SET reserved = CASE WHEN reserved < $1 THEN 0 ELSE reserved - $1 END, \
-        settled = ", counted!("settled"), " + $2 \
-        WHERE budget = $3 RETURNING settled, reserved");
+        settled = ", counted!("settled"), " + $2 WHERE budget = $3");
     WITH_PREFIX = "SELECT budget FROM stepfold_budgets \
         WHERE substr(budget, 1, CAST(CAST($1 AS BIGINT) AS INTEGER)) = $2";
     DROP = "DELETE FROM stepfold_budgets WHERE budget = $1 AND reserved = 0 RETURNING settled";
@@ -91,6 +79,40 @@ statements! {
         FROM stepfold_spend WHERE app = $1 AND at >= $2 AND at < $3 AND (at > $4 OR at = $4 AND id > $5) \
         AND (CAST($6 AS TEXT) IS NULL OR owner = $6) ORDER BY at, id LIMIT $7";
 }
+
+/// A change of the row with the key `$key`, with the columns that are read of it.
+macro_rules! row_change {
+    ($change:expr, key: $key:literal at $place:literal of $table:literal, read: $columns:literal) => {
+        RowChange {
+            returning: SharedSql(concat!($change, " RETURNING ", $columns)),
+            #[cfg(feature = "sqlite")]
+            change: SharedSql($change),
+            #[cfg(feature = "sqlite")]
+            read: SharedSql(concat!("SELECT ", $columns, " FROM ", $table, " WHERE ", $key, " = $1")),
+            #[cfg(feature = "sqlite")]
+            key: $place,
+        }
+    };
+}
+
+/// Reserves in a budget with a row and the same time; it touches no index. If it changes nothing, [`RESERVE`] decides.
+const RESERVE_KNOWN: RowChange = row_change!(
+    concat!("UPDATE stepfold_budgets SET reserved = ", counted!("reserved"), " + $1, \
+        settled = ", counted!("settled"), " WHERE budget = $2 \
+        AND ", counted!("settled"), " + ", counted!("reserved"), " + $1 \
+        <= CASE WHEN raised_to > $3 THEN raised_to ELSE $3 END \
+        AND (kept_until = CAST($4 AS BIGINT) OR kept_until IS NULL AND CAST($4 AS BIGINT) IS NULL)"),
+    key: "budget" at 1 of "stepfold_budgets", read: "settled, reserved, raised_to"
+);
+
+const SETTLE: RowChange = row_change!(
+    "UPDATE stepfold_spend SET state = $1, model = COALESCE(CAST($2 AS TEXT), model), \
+        input_tokens = COALESCE(CAST($3 AS BIGINT), input_tokens), \
+        output_tokens = COALESCE(CAST($4 AS BIGINT), output_tokens), \
+        nanodollars = CASE WHEN $3 IS NULL THEN nanodollars ELSE CAST($5 AS BIGINT) END \
+        WHERE id = $6 AND state = 0",
+    key: "id" at 5 of "stepfold_spend", read: "amounts"
+);
 
 /// Deletes budgets whose time has come: some for each new one, so that no reservation waits for the deletion of many.
 macro_rules! drop_ended {
@@ -237,7 +259,7 @@ async fn add_request(
         SqlValue::Int(to_db(output_tokens)),
         SqlValue::OptionalInt(nanodollars.map(to_db)),
     ];
-    Ok(!rows.rows(ADD_REQUEST, &values).await?.is_empty())
+    Ok(rows.changed(ADD_REQUEST, &values).await? > 0)
 }
 
 /// Whether a reservation may have begun a window: then earlier ones may have ended.
@@ -264,7 +286,8 @@ async fn add(rows: &mut impl RunSql, part: &BudgetAmount) -> Result<BudgetBalanc
         SqlValue::Int(to_db(*limit)),
     ];
     let [name, amount_value, kept, limit_value] = &values;
-    if let Some(row) = rows.rows(RESERVE_KNOWN, &[*amount_value, *name, *limit_value, *kept]).await?.first() {
+    if let Some(row) = rows.change(RESERVE_KNOWN, &[*amount_value, *name, *limit_value, *kept]).await?.first()
+    {
         return balance_of(budget, row);
     }
     match rows.rows(RESERVE, &values).await?.first() {
@@ -475,7 +498,7 @@ async fn move_one(
 ) -> Result<(), SessionError> {
     let values = [SqlValue::Int(to_db(reserved)), SqlValue::Int(to_db(settled)), SqlValue::Text(&budget)];
     // NOTE: a budget in which something is reserved keeps its row, except one that an earlier release erased with its user.
-    rows.rows(MOVE, &values).await.map(drop)
+    rows.changed(MOVE, &values).await.map(drop)
 }
 
 type ActualColumns<'a> = (Option<&'a str>, Option<(i64, i64)>, Option<i64>);
@@ -494,7 +517,7 @@ async fn mark(
         SqlValue::OptionalInt(nanodollars),
         SqlValue::Text(id),
     ];
-    rows.rows(SETTLE, &values).await
+    rows.change(SETTLE, &values).await
 }
 
 /// The amount that a budget settles, of the amount that it reserved.

@@ -45,6 +45,22 @@ impl SqlRow {
     }
 }
 
+/// A change of the row with a key, and the columns that are read of it afterwards.
+#[derive(Clone, Copy)]
+pub(crate) struct RowChange {
+    /// Both in one statement.
+    pub(crate) returning: SharedSql,
+    // NOTE: SQLite pays more for the table in which it collects such an answer than for another statement.
+    #[cfg(feature = "sqlite")]
+    pub(crate) change: SharedSql,
+    /// The columns, by the key.
+    #[cfg(feature = "sqlite")]
+    pub(crate) read: SharedSql,
+    /// The place of the key among the parameters of the change.
+    #[cfg(feature = "sqlite")]
+    pub(crate) key: usize,
+}
+
 /// Runs a statement inside the transaction of an operation: both databases implement it, operations call it.
 pub(crate) trait RunSql {
     fn rows(
@@ -52,4 +68,20 @@ pub(crate) trait RunSql {
         sql: SharedSql,
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send;
+
+    /// Runs a statement without an answer; returns the number of rows that it has changed.
+    fn changed(
+        &mut self,
+        sql: SharedSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<u64, SessionError>> + Send;
+
+    /// Changes a row; returns nothing if none is changed.
+    fn change(
+        &mut self,
+        change: RowChange,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
+        self.rows(change.returning, values)
+    }
 }

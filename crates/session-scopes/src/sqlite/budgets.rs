@@ -6,12 +6,12 @@ use rusqlite::Connection;
 
 use super::claims;
 use super::error::failed;
-use super::sql::{at_once, rows};
+use super::sql::{self, at_once, changed, rows};
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::SessionKey;
 use crate::rows::budgets;
-use crate::rows::sql::{RunSql, SharedSql, SqlRow, SqlValue};
+use crate::rows::sql::{RowChange, RunSql, SharedSql, SqlRow, SqlValue};
 use crate::store::{
     AppendEvent, BudgetBalance, BudgetRaise, ListRaises, ListSpend, RaiseBudgets, ReadBudgets, Receipt,
     ReserveSpend, SettleSpend, SpendRecord,
@@ -26,6 +26,22 @@ impl RunSql for BudgetRows<'_> {
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(self.0, sql, values).map_err(failed("read or write a budget")))
+    }
+
+    fn changed(
+        &mut self,
+        sql: SharedSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<u64, SessionError>> + Send {
+        ready(changed(self.0, sql, values).map_err(failed("read or write a budget")))
+    }
+
+    fn change(
+        &mut self,
+        change: RowChange,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
+        ready(sql::change(self.0, change, values).map_err(failed("read or write a budget")))
     }
 }
 

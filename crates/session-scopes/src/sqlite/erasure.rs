@@ -9,7 +9,7 @@ use super::history::{SqliteHistory, SqliteSessionRow};
 use super::inbox;
 use super::list_entry::update_entry;
 use super::seal::EventSeal;
-use super::sql::{at_once, rows};
+use super::sql::{at_once, changed, rows};
 use super::threads::SqliteConnection;
 use super::write;
 use crate::error::SessionError;
@@ -30,6 +30,14 @@ impl RunSql for SqliteErasure<'_> {
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(&self.0.connection, sql, values).map_err(failed("erase or read an erasure")))
+    }
+
+    fn changed(
+        &mut self,
+        sql: SharedSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<u64, SessionError>> + Send {
+        ready(changed(&self.0.connection, sql, values).map_err(failed("erase or read an erasure")))
     }
 }
 

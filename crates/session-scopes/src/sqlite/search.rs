@@ -5,7 +5,7 @@ use std::future::{Future, ready};
 use super::SqliteStore;
 use super::error::failed;
 use super::history::segments_of;
-use super::sql::{at_once, rows};
+use super::sql::{at_once, changed, rows};
 use super::threads::SqliteConnection;
 use crate::error::SessionError;
 use crate::ids::{LifeId, SessionKey};
@@ -24,6 +24,14 @@ impl RunSql for SearchRows<'_> {
         values: &[SqlValue<'_>],
     ) -> impl Future<Output = Result<Vec<SqlRow>, SessionError>> + Send {
         ready(rows(&self.0.connection, sql, values).map_err(failed("read or write a search index")))
+    }
+
+    fn changed(
+        &mut self,
+        sql: SharedSql,
+        values: &[SqlValue<'_>],
+    ) -> impl Future<Output = Result<u64, SessionError>> + Send {
+        ready(changed(&self.0.connection, sql, values).map_err(failed("read or write a search index")))
     }
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-use crate::rows::sql::{SharedSql, SqlRow, SqlValue};
+use crate::rows::sql::{RowChange, SharedSql, SqlRow, SqlValue};
 
 impl ToSql for SqlValue<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
@@ -45,6 +45,28 @@ pub(super) fn rows(
         read.push(found);
     }
     Ok(read)
+}
+
+/// Runs a statement without an answer; returns the number of rows that it has changed.
+pub(super) fn changed(
+    connection: &Connection,
+    sql: SharedSql,
+    values: &[SqlValue<'_>],
+) -> rusqlite::Result<u64> {
+    let changed = connection.prepare_cached(sql.text())?.execute(params_from_iter(values))?;
+    Ok(changed as u64)
+}
+
+/// Changes a row and reads it, by two statements: nothing can come in between.
+pub(super) fn change(
+    connection: &Connection,
+    change: RowChange,
+    values: &[SqlValue<'_>],
+) -> rusqlite::Result<Vec<SqlRow>> {
+    match changed(connection, change.change, values)? {
+        0 => Ok(Vec::new()),
+        _ => rows(connection, change.read, &[values[change.key]]),
+    }
 }
 
 /// The result of operations whose statements do not wait.
