@@ -21,15 +21,20 @@ fn is_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'-' | 0xC2 | 0xA0 | 0xE2 | 0x80 | 0x89 | 0x91 | 0xAF)
 }
 
-/// Whether the text before a place ends with an escaped character, of JSON or of an address: what follows begins there.
-fn follows_escape(bytes: &[u8], at: usize) -> bool {
+/// The place before an escaped character, of JSON or of an address, if one ends here: what follows begins a word of its own.
+pub(super) fn before_escape(bytes: &[u8], at: usize) -> Option<usize> {
     let are_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
-    match &bytes[at.saturating_sub(6)..at] {
-        [b'\\', b'u', digits @ ..] if digits.len() == 4 && are_hex(digits) => true,
-        [.., b'%', one, other] if are_hex(&[*one, *other]) => true,
-        [.., b'\\', b'n' | b'r' | b't' | b'b' | b'f'] => true,
-        _ => false,
-    }
+    let length = match &bytes[at.saturating_sub(6)..at] {
+        [b'\\', b'u', digits @ ..] if digits.len() == 4 && are_hex(digits) => 6,
+        [.., b'%', one, other] if are_hex(&[*one, *other]) => 3,
+        [.., b'\\', b'n' | b'r' | b't' | b'b' | b'f'] => 2,
+        _ => return None,
+    };
+    Some(at - length)
+}
+
+fn follows_escape(bytes: &[u8], at: usize) -> bool {
+    before_escape(bytes, at).is_some()
 }
 
 /// The prefixes of keys, with the least number of characters after each.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stepfold_state_core::chat::Arguments;
 
-use super::{ContentRedactor, Redact, replacement};
+use super::{ContentRedactor, Redact, finders, replacement};
 use crate::observe::RunEvent;
 
 /// A reply as it streams in.
@@ -98,10 +98,15 @@ impl HeldText {
         while !self.window.is_char_boundary(end) {
             end -= 1;
         }
-        for part in parts.iter().rev() {
+        loop {
+            let before = end;
             // A part is shown as a whole.
-            if part.range.start < end && end < part.range.end {
-                end = part.range.start.max(self.context);
+            let spanning = parts.iter().find(|part| part.range.start < end && end < part.range.end);
+            end = spanning.map_or(end, |part| part.range.start);
+            // An escaped character is held back with what follows it: it tells where a word begins.
+            end = finders::before_escape(self.window.as_bytes(), end).unwrap_or(end).max(self.context);
+            if end == before {
+                break;
             }
         }
         self.take(redact, end)

@@ -1188,6 +1188,35 @@ async fn results_of_a_session_that_is_gone_are_erased() {
     assert_eq!(erase(false).await.problem(), (404, "unknown_session".to_owned()));
 }
 
+/// A law: of two erasures at once under one id, the one that is refused has erased nothing, and no copies either.
+#[tokio::test]
+async fn a_refused_erasure_leaves_its_copies() {
+    for round in 0..6 {
+        let folder = tempfile::tempdir().unwrap();
+        let site = site(folder.path()).await;
+        site.post("bob", "/sessions", json!({"id": "s1"})).await;
+        assert_eq!(site.post("bob", "/sessions/s1/run", json!({"text": "which?"})).await.status, 200);
+        for user in ["ada", "bob"] {
+            let added = site.post(user, "/cases", json!({"data_set": "mine", "session": "s1"})).await;
+            assert!(added.json()["added"].as_u64().unwrap() > 0, "{}", added.text);
+        }
+        let erase = |user: &'static str| {
+            let body = match round % 2 {
+                0 => json!({"user": user, "everything": true, "reason": "mail", "id": "T1"}),
+                _ => json!({"user": user, "session": "s1", "reason": "mail", "id": "T1"}),
+            };
+            site.post("root", "/erasures", body)
+        };
+        let (ada, bob) = tokio::join!(erase("ada"), erase("bob"));
+        let (refused, user) = if ada.status == 200 { (bob, "bob") } else { (ada, "ada") };
+        assert_eq!(refused.problem(), (409, "key_reused".to_owned()), "{}", refused.text);
+        assert_eq!(site.get(user, "/sessions/s1").await.status, 200);
+        let left = contents(folder.path());
+        assert!(left.contains(&format!("{user}/s1")), "{left}");
+        assert_eq!(["ada/s1", "bob/s1"].iter().filter(|name| left.contains(*name)).count(), 1, "{left}");
+    }
+}
+
 /// While a command adds cases, nothing is erased, and the caller is told to repeat the request.
 #[tokio::test]
 async fn a_data_set_that_a_command_changes_is_busy() {
