@@ -265,8 +265,13 @@ impl OpenErasure<'_> {
             data = data.clone().with_budgets(["user", "session", "run"].into_iter().flat_map(of_user));
             data = data.with_budgets(of_principal);
         }
-        let recorded = self.recorded(&data).await.map_err(failed)?;
-        let erased = match (self.runner.0.store.erase(data.clone()).await, &data.target) {
+        let erased = self.runner.0.store.erase(data.clone()).await;
+        // NOTE: read after it: the same request may have erased at the same time.
+        let recorded = match &erased {
+            Ok(_) | Err(SessionError::NotFound { .. }) => self.recorded(&data).await.map_err(failed)?,
+            Err(_) => None,
+        };
+        let erased = match (erased, &data.target) {
             // It was erased under this id: the answer was lost. The names of its forks are in no record.
             (Err(SessionError::NotFound { .. }), EraseTarget::Session { key }) if recorded.is_some() => {
                 let mut erased = ErasedData::default();
@@ -398,19 +403,38 @@ impl OpenErasure<'_> {
     }
 
     /// Has all workers read a session again: a rewind to the newest version hides nothing, and no worker continues from what
-    /// it knew before it.
+    /// it knew before it. Other erasures of the session do the same at the same time; what others add is an error, since it may
+    /// repeat what is erased.
     async fn read_again(&self, session: &Session) -> Result<(), RunnerError> {
+        /// The attempts while others rewind the session.
+        const ATTEMPTS: usize = 20;
         if self.request.is_dry_run {
             return Ok(());
         }
-        let (core, key) = (&self.runner.0, &session.key);
+        let mut version = session.version;
+        for _ in 1..ATTEMPTS {
+            let newest = match self.rewind_to(&session.key, version).await {
+                Err(error) if is_conflict(&error) => self.read(&session.key).await?,
+                rewound => return rewound,
+            };
+            let mut added = newest.events.iter().filter(|committed| committed.version > version);
+            if !added.all(|committed| committed.event.actions.rewound_to().is_some()) {
+                break;
+            }
+            version = newest.version;
+        }
+        self.rewind_to(&session.key, version).await
+    }
+
+    async fn rewind_to(&self, key: &SessionKey, version: u64) -> Result<(), RunnerError> {
+        let core = &self.runner.0;
         let failed = |error| RunnerError::store(key, error);
         core.forget(key);
         let name = core.ids.next();
         let request = RewindSession::new(
             key.clone(),
-            session.version,
-            session.version,
+            version,
+            version,
             EventId::new(format!("{name}.0")).map_err(failed)?,
             InvocationId::new(name).map_err(failed)?,
             self.request.by.clone(),
@@ -421,6 +445,11 @@ impl OpenErasure<'_> {
         core.changes.notify(key, version, false);
         Ok(())
     }
+}
+
+/// Whether another writer was faster.
+fn is_conflict(error: &RunnerError) -> bool {
+    matches!(error.kind, RunnerErrorKind::Conflict { .. })
 }
 
 /// Whether an erasure failed since its id is that of an earlier one.
