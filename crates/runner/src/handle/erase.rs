@@ -107,14 +107,17 @@ pub struct ErasureReport {
     pub spend: u64,
     /// The number of erased budgets of the user. One that another app uses at the moment is erased when the request is repeated.
     pub budgets: u64,
+    /// Whether the user had a key in the ring of the store, which is destroyed.
+    pub had_key: bool,
 }
 
 impl ErasureReport {
     /// Whether there was nothing to erase: of an unknown user, or of what was erased before.
     pub fn is_empty(&self) -> bool {
-        let ErasureReport { sessions, versions, related: _, events, user_keys, spend, budgets } = self;
+        let ErasureReport { sessions, versions, related: _, events, user_keys, spend, budgets, had_key } =
+            self;
         let has_whole = versions.is_empty() && !sessions.is_empty();
-        *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole
+        *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole && !had_key
     }
 
     fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>, erased: &ErasedData) {
@@ -286,10 +289,10 @@ impl OpenErasure<'_> {
                 self.runner.0.changes.notify_deleted(key);
             }
         }
-        let ErasedData { sessions, events, user_keys, spend, budgets, .. } = erased;
+        let ErasedData { sessions, events, user_keys, spend, budgets, had_key, .. } = erased;
         let events = events.max(recorded.map_or(0, |recorded| recorded.events));
         let report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
-        self.report = ErasureReport { budgets, ..report };
+        self.report = ErasureReport { budgets, had_key, ..report };
         Ok(())
     }
 
