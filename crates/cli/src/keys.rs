@@ -77,10 +77,23 @@ fn read(path: &Path) -> Result<KeysForm, UsageError> {
     toml::from_str(&text).map_err(|error| UsageError(format!("{}: {error}", path.display())))
 }
 
-/// The ring of a file of keys. Paths in it are relative to its folder.
+/// The path of the ring of a file of keys, if it is one in a file that is missing.
+pub(crate) fn missing_ring(path: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let Some(file) = read(path)?.file else { return Ok(None) };
+    let ring = folder_of(path).join(file.path);
+    // NOTE: what cannot be looked at is an error when the ring is opened.
+    Ok(matches!(ring.try_exists(), Ok(false)).then_some(ring))
+}
+
+/// The folder to which the paths in a file of keys are relative.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// The ring of a file of keys.
 pub(crate) fn key_ring(path: &Path) -> anyhow::Result<Arc<dyn KeyRing>> {
     let form = read(path)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let folder = folder_of(path);
     match form {
         KeysForm { file: Some(file), program: None } => Ok(Arc::new(key_file(&file, folder)?)),
         KeysForm { file: None, program: Some(program) } => {
@@ -110,7 +123,15 @@ pub(crate) async fn rotate(path: &Path) -> anyhow::Result<usize> {
         let words = format!("{}: only the keys of [file] are rotated here", path.display());
         return Err(UsageError(words).into());
     };
-    Ok(key_file(&file, path.parent().unwrap_or(Path::new("")))?.rewrap().await?)
+    if let Some(ring) = missing_ring(path)? {
+        let words = format!(
+            "key ring {} not found; restore it, or correct its path in {}",
+            ring.display(),
+            path.display()
+        );
+        return Err(UsageError(words).into());
+    }
+    Ok(key_file(&file, folder_of(path))?.rewrap().await?)
 }
 
 /// A ring that a program has: a line of JSON on its standard input, and one on its standard output.

@@ -7,7 +7,7 @@ use stepfold::session_scopes::{AnyStore, MemoryStore, PostgresOptions, SessionEr
 
 use crate::environment;
 use crate::error::UsageError;
-use crate::keys::key_ring;
+use crate::keys::{key_ring, missing_ring};
 
 /// The ways in which commands open a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub(crate) async fn open_store(
     let options = SqliteOptions::new(path);
     let opened = match access {
         StoreAccess::Create => return open_or_create(path, named.is_some(), keys),
-        StoreAccess::Write => with_keys(options.must_exist(), keys)?.open(),
-        StoreAccess::Read => with_keys(options.read_only(), keys)?.open(),
+        StoreAccess::Write => with_keys(path, options.must_exist(), keys)?.open(),
+        StoreAccess::Read => with_keys(path, options.read_only(), keys)?.open(),
         // Nothing is opened with a key.
         StoreAccess::Verify => options.read_only().open(),
     };
@@ -86,19 +86,40 @@ async fn open_postgres(url: &str, keys: Option<&Path>, access: StoreAccess) -> a
         StoreAccess::Read | StoreAccess::Verify => options.read_only(),
     };
     let options = match keys.filter(|_| access != StoreAccess::Verify) {
-        Some(keys) => options.key_ring(key_ring(keys)?),
+        Some(keys) => {
+            if let Some(ring) = missing_ring(keys)?
+                && let Some(name) = options.stored_ring().await.context(NOT_OPENED)?
+            {
+                return Err(ring_not_found(&ring, keys, &name));
+            }
+            options.key_ring(key_ring(keys)?)
+        }
         None => options,
     };
     // NOTE: Without the address, which may have a password.
-    Ok(AnyStore::new(options.open().await.context("the PostgreSQL store could not be opened")?))
+    Ok(AnyStore::new(options.open().await.context(NOT_OPENED)?))
 }
 
+const NOT_OPENED: &str = "the PostgreSQL store could not be opened";
+
 /// Adds the key ring of a file of keys.
-fn with_keys(options: SqliteOptions, keys: Option<&Path>) -> anyhow::Result<SqliteOptions> {
-    Ok(match keys {
-        Some(keys) => options.key_ring(key_ring(keys)?),
-        None => options,
-    })
+fn with_keys(path: &Path, options: SqliteOptions, keys: Option<&Path>) -> anyhow::Result<SqliteOptions> {
+    let Some(keys) = keys else { return Ok(options) };
+    if let Some(ring) = missing_ring(keys)?
+        && let Some(name) = options.stored_ring().map_err(cannot_open(path))?
+    {
+        return Err(ring_not_found(&ring, keys, &name));
+    }
+    Ok(options.key_ring(key_ring(keys)?))
+}
+
+/// The error of a store whose ring is missing. A new one in its place would have none of its keys.
+fn ring_not_found(ring: &Path, keys: &Path, name: &str) -> anyhow::Error {
+    let (ring, keys) = (ring.display(), keys.display());
+    let words = format!(
+        "key ring {ring} not found: the store has its keys in the ring `{name}`; restore it, or correct its path in {keys}"
+    );
+    UsageError(words).into()
 }
 
 fn cannot_open(path: &Path) -> impl FnOnce(SessionError) -> anyhow::Error {
@@ -111,7 +132,7 @@ pub(crate) fn open_or_create(path: &Path, is_named: bool, keys: Option<&Path>) -
     // NOTE: Only a missing file is created: opening an existing one for creation could write tables into the database of
     // another program.
     if path.exists() {
-        let opened = with_keys(SqliteOptions::new(path).must_exist(), keys)?.open();
+        let opened = with_keys(path, SqliteOptions::new(path).must_exist(), keys)?.open();
         return opened.map(AnyStore::new).map_err(cannot_open(path));
     }
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -127,7 +148,7 @@ pub(crate) fn open_or_create(path: &Path, is_named: bool, keys: Option<&Path>) -
         std::fs::create_dir_all(folder)
             .with_context(|| format!("folder {} of the sessions could not be created", folder.display()))?;
     }
-    with_keys(SqliteOptions::new(path), keys)?.open().map(AnyStore::new).map_err(cannot_open(path))
+    with_keys(path, SqliteOptions::new(path), keys)?.open().map(AnyStore::new).map_err(cannot_open(path))
 }
 
 /// The default path of the store.

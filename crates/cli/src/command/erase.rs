@@ -120,6 +120,7 @@ fn json_of(
         "dry_run": dry_run,
         "events": report.events,
         "found": !report.is_empty() || !copies.is_empty(),
+        "key": report.had_key,
         "results": copies.results,
         "sessions": sessions,
         "spend": report.spend,
@@ -153,6 +154,7 @@ fn lines(report: &ErasureReport, copies: &ErasedCopies, dry_run: bool, is_vacuum
             false => "nothing found that was not erased before: nothing was erased",
         });
     }
+    let key = if report.had_key { ", the key of the user" } else { "" };
     let verb = if dry_run { "would be erased; nothing was changed" } else { "erased" };
     let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };
     let (sessions, events) =
@@ -162,5 +164,5 @@ fn lines(report: &ErasureReport, copies: &ErasedCopies, dry_run: bool, is_vacuum
         0 => String::new(),
         budgets => format!(", {}", counted(budgets, "budget")),
     };
-    show::note(format!("{sessions}, {events}, {values}{budgets}: {verb}{vacuum}"));
+    show::note(format!("{sessions}, {events}, {values}{budgets}{key}: {verb}{vacuum}"));
 }

@@ -11,7 +11,10 @@ pub(super) async fn rotate(path: &Path, json: bool) -> anyhow::Result<CommandEnd
     let count = keys::rotate(path).await?;
     match json {
         true => show::line(json!({"keys": count}).to_string()),
-        false => show::line(format!("the first wrapping key wraps the keys of {count} users")),
+        false => show::line(format!(
+            "the first wrapping key wraps the keys of {}",
+            show::counted(count as u64, "user")
+        )),
     }
     Ok(CommandEnding::Done)
 }

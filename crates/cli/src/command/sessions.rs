@@ -3,8 +3,8 @@
 use serde_json::json;
 use stepfold::agent_loop::{ApprovalRequest, ExhaustedBudget};
 use stepfold::prelude::*;
-use stepfold::runner::{RunnerError, exhausted_budget, is_unfinished};
-use stepfold::session_scopes::{OutlineSessions, Session, SessionKey, WorkerId};
+use stepfold::runner::{RunnerError, RunnerErrorKind, exhausted_budget, is_unfinished};
+use stepfold::session_scopes::{ErrorKind, OutlineSessions, Session, SessionKey, WorkerId};
 use stepfold::terminal::TextStyle;
 
 use crate::args::{BusyPolicy, SessionArgs};
@@ -76,6 +76,8 @@ enum SessionActivity {
     WaitsForBudget(Box<ExhaustedBudget>),
     /// Its last run was interrupted or failed.
     Interrupted,
+    /// No worker runs in it, and the rest is sealed: the store was opened without its key ring, or the key was destroyed.
+    Sealed,
 }
 
 impl SessionSummary {
@@ -91,12 +93,25 @@ impl SessionSummary {
     /// The summary of a listed session; `None` if it was deleted meanwhile.
     async fn of(runner: &Runner, session: &Session) -> Result<Option<Self>, RunnerError> {
         let SessionKey { app, user, id } = session.key.clone();
-        let found = runner.outlines(OutlineSessions::new(app, user, [id])).await?;
+        let found = match runner.outlines(OutlineSessions::new(app, user, [id])).await {
+            Err(error) if is_sealed(&error) => return Ok(Some(SessionSummary::sealed(runner, session))),
+            found => found?,
+        };
         let Some((session, outline)) = found.into_iter().flatten().next() else { return Ok(None) };
         match SessionSummary::read(&session, &outline.session).await {
             Err(error) if error.is_session_not_found() => Ok(None),
+            Err(error) if is_sealed(&error) => Ok(Some(SessionSummary::sealed(runner, &outline.session))),
             summary => summary.map(Some),
         }
+    }
+
+    /// The summary of a session whose content is sealed: by its claim, with all that waits in its inbox.
+    fn sealed(runner: &Runner, session: &Session) -> Self {
+        let activity = match runner.other_worker(session) {
+            Some(claim) => SessionActivity::Running(claim.owner.clone()),
+            None => SessionActivity::Sealed,
+        };
+        SessionSummary { activity, messages: session.inbox }
     }
 
     /// The activity of a session by its claim and its newest event, and the number of messages in its inbox.
@@ -123,12 +138,18 @@ impl SessionSummary {
                 format!(", running in {}", with_short_workers(worker.as_str()))
             }
             SessionActivity::Interrupted => ", interrupted".to_owned(),
+            SessionActivity::Sealed => ", sealed".to_owned(),
         };
         match self.messages {
             0 => activity,
             messages => format!("{activity}, {} in the inbox", show::counted(messages, "message")),
         }
     }
+}
+
+/// Whether content is sealed, and its key is not there.
+fn is_sealed(error: &RunnerError) -> bool {
+    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if source.kind() == ErrorKind::Sealed)
 }
 
 /// The end of a line about these requests; empty without any.
@@ -162,6 +183,7 @@ impl SessionActivity {
             SessionActivity::Waits(_) | SessionActivity::WaitsForBudget(_) => "waits",
             SessionActivity::Running(_) => "running",
             SessionActivity::Interrupted => "interrupted",
+            SessionActivity::Sealed => "sealed",
         }
     }
 
@@ -171,7 +193,8 @@ impl SessionActivity {
             SessionActivity::Idle
             | SessionActivity::Running(_)
             | SessionActivity::WaitsForBudget(_)
-            | SessionActivity::Interrupted => &[],
+            | SessionActivity::Interrupted
+            | SessionActivity::Sealed => &[],
         }
     }
 
@@ -181,7 +204,8 @@ impl SessionActivity {
             SessionActivity::Idle
             | SessionActivity::Waits(_)
             | SessionActivity::WaitsForBudget(_)
-            | SessionActivity::Interrupted => None,
+            | SessionActivity::Interrupted
+            | SessionActivity::Sealed => None,
         }
     }
 }

@@ -35,7 +35,7 @@ fn an_event_is_erased_and_the_rest_is_verified() {
     assert_eq!((&dry["events"], &dry["vacuumed"]), (&1.into(), &false.into()));
     assert!(is_in_file(&room, "555-0199"));
     let erased = json(&room, "erase a.toml -s s1 --event 1 --reason mail");
-    expect![[r#"{"budgets":0,"cases":[],"dry_run":false,"events":1,"found":true,"results":0,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
+    expect![[r#"{"budgets":0,"cases":[],"dry_run":false,"events":1,"found":true,"key":false,"results":0,"sessions":["s1"],"spend":0,"user_keys":[],"vacuumed":true,"versions":[{"session":"s1","version":1}]}"#]]
         .assert_eq(&erased.to_string());
     assert!(!is_in_file(&room, "555-0199"));
     let verified = json(&room, &format!("verify a.toml -s s1 --head {head}"));

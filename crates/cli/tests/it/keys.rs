@@ -63,6 +63,8 @@ fn check_ring(room: &Room) {
     assert!(log.contains("exit 1"), "{log}");
     let verified = room.json("verify a.toml --store s.db --json");
     assert_eq!(verified["whole"], true, "{verified}");
+    let said = room.say("erase a.toml --everything --reason mail --store s.db", "");
+    assert!(said.contains("nothing was erased: open it with the ring") && said.contains("exit 1"), "{said}");
 
     fs::copy(room.path("s.db"), room.path("backup.db")).unwrap();
     room.say(&format!("erase a.toml --everything --reason mail {KEYED}"), "");
@@ -137,10 +139,8 @@ fn a_wrapping_key_is_rotated() {
     };
     keys(r#"[{ file = "new.key" }, { file = "wrapping.key" }]"#);
     let said = room.say("keys rotate keys.toml", "");
-    assert!(
-        said.starts_with("the first wrapping key wraps the keys of ") && !said.contains("exit"),
-        "{said}"
-    );
+    // The user's, and that of the stored agent files.
+    assert_eq!(said, "the first wrapping key wraps the keys of 2 users\n");
     keys(r#"[{ file = "new.key" }]"#);
     let log = room.say("inspect a.toml -s s1 --store s.db --keys keys.toml", "");
     assert!(log.contains("555-0199"), "{log}");
@@ -176,4 +176,68 @@ fn a_faulty_ring_is_an_error() {
         let said = with_program(program).say("run a.toml -s s1 --store s.db --keys keys.toml hello", "");
         assert!(said.contains(why) && said.contains("exit 1"), "{said}");
     }
+}
+
+/// Lists need no key: what they show of a sealed session is not sealed.
+#[test]
+fn sessions_are_listed_without_the_ring() {
+    let room = with_file();
+    room.say("run a.toml -s s1 --store s.db --keys keys.toml 555-0199", "");
+    let listed = room.say("sessions a.toml --store s.db", "");
+    assert!(listed.starts_with("s1  ") && listed.ends_with(", sealed\n"), "{listed}");
+    let sessions = room.json("sessions a.toml --store s.db --json");
+    assert_eq!((&sessions[0]["session"], &sessions[0]["status"]), (&"s1".into(), &"sealed".into()));
+    assert!(sessions[0]["version"].as_u64() > Some(0), "{sessions}");
+    let keyed = room.say("sessions a.toml --store s.db --keys keys.toml", "");
+    assert!(!keyed.contains("sealed"), "{keyed}");
+    // A backup of an erased user, whose key is gone.
+    fs::copy(room.path("s.db"), room.path("backup.db")).unwrap();
+    room.say("erase a.toml --everything --reason mail --store s.db --keys keys.toml", "");
+    let listed = room.say("sessions a.toml --store backup.db --keys keys.toml", "");
+    assert!(listed.ends_with(", sealed\n"), "{listed}");
+}
+
+/// A missing ring of a store that has one is not made anew: it would have none of its keys.
+#[test]
+fn a_missing_ring_is_an_error() {
+    let room = with_file();
+    room.say("run a.toml -s s1 --store s.db --keys keys.toml 555-0199", "");
+    fs::rename(room.path("ring.json"), room.path("away")).unwrap();
+    for line in [
+        "run a.toml -s s1 --store s.db --keys keys.toml hello",
+        "sessions a.toml --store s.db --keys keys.toml",
+        "erase a.toml --everything --reason mail --store s.db --keys keys.toml",
+    ] {
+        let said = room.say(line, "");
+        let has_words = said.contains("key ring ring.json not found: the store has its keys in the ring `");
+        assert!(has_words && said.contains("restore it, or correct its path in keys.toml"), "{said}");
+        assert!(said.contains("exit 2") && !room.path("ring.json").exists(), "{said}");
+    }
+    let said = room.say("keys rotate keys.toml", "");
+    assert!(said.contains("key ring ring.json not found") && !room.path("ring.json").exists(), "{said}");
+    fs::rename(room.path("away"), room.path("ring.json")).unwrap();
+    let log = room.say("inspect a.toml -s s1 --store s.db --keys keys.toml", "");
+    assert!(log.contains("555-0199"), "{log}");
+}
+
+#[test]
+fn a_user_of_whom_only_the_key_is_left_is_erased() {
+    let room = with_file();
+    const KEYED: &str = "--store s.db --keys keys.toml";
+    room.say(&format!("run a.toml -s s1 {KEYED} 555-0199"), "");
+    room.say("erase a.toml -s s1 --reason mail --store s.db", "");
+    room.check(
+        &format!("erase a.toml --everything --reason mail --dry-run {KEYED}"),
+        expect![[r#"
+            | 0 sessions, 0 events, 0 values, the key of the user: would be erased; nothing was changed
+        "#]],
+    );
+    room.check(
+        &format!("erase a.toml --everything --reason mail --no-vacuum {KEYED}"),
+        expect![[r#"
+            | 0 sessions, 0 events, 0 values, the key of the user: erased
+        "#]],
+    );
+    let again = room.say(&format!("erase a.toml --everything --reason mail {KEYED}"), "");
+    assert!(again.contains("nothing found"), "{again}");
 }

@@ -107,14 +107,17 @@ pub struct ErasureReport {
     pub spend: u64,
     /// The number of erased budgets of the user. One that another app uses at the moment is erased when the request is repeated.
     pub budgets: u64,
+    /// Whether the user had a key in the ring of the store, which is destroyed.
+    pub had_key: bool,
 }
 
 impl ErasureReport {
     /// Whether there was nothing to erase: of an unknown user, or of what was erased before.
     pub fn is_empty(&self) -> bool {
-        let ErasureReport { sessions, versions, related: _, events, user_keys, spend, budgets } = self;
+        let ErasureReport { sessions, versions, related: _, events, user_keys, spend, budgets, had_key } =
+            self;
         let has_whole = versions.is_empty() && !sessions.is_empty();
-        *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole
+        *events == 0 && *spend == 0 && *budgets == 0 && user_keys.is_empty() && !has_whole && !had_key
     }
 
     fn add(&mut self, key: &SessionKey, versions: &BTreeSet<u64>) {
@@ -286,8 +289,13 @@ impl OpenErasure<'_> {
             data = data.clone().with_budgets(["user", "session", "run"].into_iter().flat_map(of_user));
             data = data.with_budgets(of_principal);
         }
-        let recorded = self.recorded(&data).await.map_err(failed)?;
-        let erased = match (self.runner.0.store.erase(data.clone()).await, &data.target) {
+        let erased = self.runner.0.store.erase(data.clone()).await;
+        // NOTE: read after it: the same request may have erased at the same time.
+        let recorded = match &erased {
+            Ok(_) | Err(SessionError::NotFound { .. }) => self.recorded(&data).await.map_err(failed)?,
+            Err(_) => None,
+        };
+        let erased = match (erased, &data.target) {
             // It was erased under this id: the answer was lost. The names of its forks are in no record.
             (Err(SessionError::NotFound { .. }), EraseTarget::Session { key }) if recorded.is_some() => {
                 let mut erased = ErasedData::default();
@@ -302,10 +310,10 @@ impl OpenErasure<'_> {
                 self.runner.0.changes.notify_deleted(key);
             }
         }
-        let ErasedData { sessions, events, user_keys, spend, budgets, .. } = erased;
+        let ErasedData { sessions, events, user_keys, spend, budgets, had_key, .. } = erased;
         let events = events.max(recorded.map_or(0, |recorded| recorded.events));
         let report = ErasureReport { sessions, events, user_keys, spend, ..ErasureReport::default() };
-        self.report = ErasureReport { budgets, ..report };
+        self.report = ErasureReport { budgets, had_key, ..report };
         Ok(())
     }
 
@@ -470,24 +478,48 @@ impl OpenErasure<'_> {
     }
 
     /// Has all workers read a session again: a rewind to the newest version hides nothing, and no worker continues from what
-    /// it knew before it. A repeated request that erases nothing makes it once: it would end a run that has begun since.
+    /// it knew before it. A repeated request that erases nothing makes it once: it would end a run that has begun since. Other erasures
+    /// of the session do the same at the same time; what others add is an error, since it may repeat what is erased.
     async fn read_again(&self, session: &Session) -> Result<(), RunnerError> {
+        /// The attempts while others rewind the session.
+        const ATTEMPTS: usize = 20;
         if self.request.is_dry_run {
             return Ok(());
         }
-        let (core, key) = (&self.runner.0, &session.key);
-        let failed = |error| RunnerError::store(key, error);
-        let name = bounded_id(format!("erasure {}", self.id));
-        let is_made = session.events.iter().any(|committed| committed.event.id.as_str() == name);
-        if is_made && !self.is_new {
-            return Ok(());
+        let own = bounded_id(format!("erasure {}", self.id));
+        let mut newest = session.clone();
+        for attempt in 1.. {
+            let is_made = newest.events.iter().any(|committed| committed.event.id.as_str() == own);
+            if is_made && !self.is_new {
+                return Ok(());
+            }
+            let name = if is_made { self.runner.0.ids.next() } else { own.clone() };
+            let version = newest.version;
+            let Err(error) = self.rewind_to(&session.key, version, name).await else { return Ok(()) };
+            if attempt == ATTEMPTS || !is_outrun(&error) {
+                return Err(error);
+            }
+            newest = self.read(&session.key).await?;
+            if newest.version == version {
+                // The rewind was made, and retention has removed it.
+                return Ok(());
+            }
+            let mut added = newest.events.iter().filter(|committed| committed.version > version);
+            if !added.all(|committed| committed.event.actions.rewound_to().is_some()) {
+                return Err(error);
+            }
         }
+        Ok(())
+    }
+
+    async fn rewind_to(&self, key: &SessionKey, version: u64, name: String) -> Result<(), RunnerError> {
+        let core = &self.runner.0;
+        let failed = |error| RunnerError::store(key, error);
         core.forget(key);
-        let name = if is_made { core.ids.next() } else { name };
         let request = RewindSession::new(
             key.clone(),
-            session.version,
-            session.version,
+            version,
+            version,
             EventId::new(name.clone()).map_err(failed)?,
             InvocationId::new(name).map_err(failed)?,
             self.request.by.clone(),
@@ -497,6 +529,15 @@ impl OpenErasure<'_> {
         let version = core.store.rewind(request).await.map_err(failed)?.version;
         core.changes.notify(key, version, false);
         Ok(())
+    }
+}
+
+/// Whether another writer was faster, or the same request in another process.
+fn is_outrun(error: &RunnerError) -> bool {
+    match &error.kind {
+        RunnerErrorKind::Conflict { .. } => true,
+        RunnerErrorKind::Store { source, .. } => matches!(**source, SessionError::EventReused { .. }),
+        _ => false,
     }
 }
 

@@ -31,6 +31,7 @@ mod decisions;
 mod deployments;
 mod edits;
 mod erasure;
+mod erasure_at_once;
 mod failing;
 mod finished_work;
 mod flat;

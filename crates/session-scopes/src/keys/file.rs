@@ -1,6 +1,7 @@
 //! A ring in a file: data keys, each wrapped by a key that is elsewhere.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -19,6 +20,8 @@ use crate::ids::{AppId, UserId};
 /// The format that this version writes.
 const FORMAT: u64 = 1;
 const NONCE: usize = 12;
+/// The end of the name of a file that is to replace the ring.
+const NEW: &str = ".new";
 /// A file of keys of more bytes is rejected: one that is named by mistake is not read into memory.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
 /// The time that a change waits for those of other processes, and the pauses of this wait.
@@ -117,7 +120,8 @@ fn bound(owner: &KeyOwner) -> Vec<u8> {
 /// the file as a whole, so the ring is for some ten thousand users; a new user costs a write of all of it.
 ///
 /// The data keys are wrapped by a [`WrappingKey`] from elsewhere. Its [rotation](KeyFile::rewrap) rewrites this file, and no
-/// content. Next to the file, `.lock` orders the changes of processes.
+/// content. Next to the file, `.lock` orders the changes of processes, and `.new` is there while one writes. What a killed one has
+/// left of it is removed by the next change, so an erasure leaves no copy of a key.
 ///
 /// # Examples
 /// ```
@@ -191,8 +195,9 @@ impl FileStamp {
 }
 
 impl KeyFile {
-    /// Opens the ring at a path, and makes it if there is no file. The first wrapping key wraps new data keys; the others, of
-    /// a rotation under way, only open what they had wrapped.
+    /// Opens the ring at a path, and makes it if there is no file: for a store that may have a ring already, see
+    /// [`SqliteOptions::stored_ring`](crate::SqliteOptions::stored_ring). The first wrapping key wraps new data keys; the others, of a
+    /// rotation under way, only open what they had wrapped.
     ///
     /// # Errors
     /// When the file cannot be read or made, can be read by others, has another form, or none of the keys has wrapped it.
@@ -214,6 +219,7 @@ impl KeyFile {
             stored
         } else {
             let _lock = ring.try_lock()?.ok_or_else(|| ring.cannot("made", &"another process changes it"))?;
+            ring.remove_leftovers()?;
             ring.read()?.map_or_else(|| ring.create(first), Ok)?
         };
         ring.wrapping_of(&stored)?;
@@ -292,12 +298,13 @@ impl KeyFile {
         self.read()?.ok_or_else(|| self.cannot("read", &"the file is gone; restore it"))
     }
 
-    /// Replaces the file.
+    /// Replaces the file, with the lock.
     fn write(&self, stored: &StoredRing) -> Result<(), KeyRingError> {
+        let new = self.sibling(NEW);
         let replace = || {
-            let new = self.sibling(&format!(".{}.new", std::process::id()));
             let mut options = File::options();
-            options.write(true).create(true).truncate(true);
+            // NOTE: a new one: others may be able to read a file that was there before.
+            options.write(true).create_new(true);
             #[cfg(unix)]
             // NOTE: set when the file is created: a later change would leave a moment for others to read it.
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -306,12 +313,58 @@ impl KeyFile {
             file.sync_all()?;
             // NOTE: a rename is atomic: a crash or another process never leaves half a file.
             fs::rename(&new, &self.path)?;
-            // NOTE: makes the new name survive a loss of power; not every system can sync a folder.
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+            self.sync_folder();
             io::Result::Ok(())
         };
-        replace().map_err(|error| self.cannot("written", &error))
+        replace().map_err(|error| {
+            let _ = fs::remove_file(&new);
+            self.cannot("written", &error)
+        })
+    }
+
+    /// Removes what killed writers have left, with the lock: its wrapped keys would survive an erasure.
+    fn remove_leftovers(&self) -> Result<(), KeyRingError> {
+        let remove = || {
+            let mut is_removed = false;
+            for entry in fs::read_dir(self.folder())? {
+                let entry = entry?;
+                if !self.is_leftover(&entry.file_name()) {
+                    continue;
+                }
+                match fs::remove_file(entry.path()) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                }
+                is_removed = true;
+            }
+            if is_removed {
+                self.sync_folder();
+            }
+            io::Result::Ok(())
+        };
+        remove().map_err(|error| self.cannot("cleaned of the files that killed processes have left", &error))
+    }
+
+    /// Whether a file of the folder has the name of one that is written; earlier versions had the number of the process in it.
+    fn is_leftover(&self, name: &OsStr) -> bool {
+        let of_ring = self.path.file_name().unwrap_or_default().as_encoded_bytes();
+        let ending = name.as_encoded_bytes().strip_prefix(of_ring);
+        let middle = ending.and_then(|ending| ending.strip_suffix(NEW.as_bytes()));
+        middle.is_some_and(|middle| match middle.split_first() {
+            None => true,
+            Some((first, number)) => {
+                *first == b'.' && !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+            }
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
+    /// Makes new and removed names survive a loss of power; not every system can sync a folder.
+    fn sync_folder(&self) {
+        let _ = File::open(self.folder()).and_then(|folder| folder.sync_all());
     }
 
     /// Changes the file while no other process does, if there is a change.
@@ -331,6 +384,7 @@ impl KeyFile {
             tokio::time::sleep(LOCK_PAUSE).await;
             waited += LOCK_PAUSE;
         };
+        self.remove_leftovers()?;
         let mut stored = (*self.read_existing()?).clone();
         let (result, is_changed) = change(&mut stored)?;
         if is_changed {

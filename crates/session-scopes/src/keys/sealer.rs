@@ -15,6 +15,7 @@ use super::ring::{DataKey, KeyOwner, KeyRing, KeyRingError};
 use crate::error::SessionError;
 use crate::event::{Event, TAG_BYTES, TagDigest};
 use crate::ids::{AppId, SessionKey, UserId};
+use crate::store::{EraseData, EraseTarget, ErasedData};
 
 /// The beginning of each sealed text.
 const MARK: char = '~';
@@ -293,10 +294,26 @@ impl UserKeys {
         }
     }
 
-    /// Destroys the key of a user.
-    pub(crate) async fn destroy(&self, app: &AppId, user: &UserId) -> Result<(), SessionError> {
-        let Some(ring) = &self.ring else { return Ok(()) };
-        ring.destroy(&KeyOwner::new(app.clone(), user.clone())).await.map(drop).map_err(failed)
+    /// Whether an erasure destroys the key of its user, which it does before it erases the rows.
+    pub(crate) fn is_destroyed_by(&self, request: &EraseData) -> bool {
+        matches!(request.target, EraseTarget::User { .. }) && !request.is_dry_run && self.ring.is_some()
+    }
+
+    /// The result of a repeated erasure of a user, who has no key: one that was made since is not of it.
+    pub(crate) async fn check_repeated(
+        &self,
+        request: &EraseData,
+        repeated: ErasedData,
+    ) -> Result<ErasedData, SessionError> {
+        let (app, user) = request.target.owner();
+        let had_key = self.find(app, user).await?.is_some_and(|sealer| sealer.key.is_some());
+        ErasedData { had_key, ..repeated }.of_repeated(request)
+    }
+
+    /// Destroys the key of a user; whether there was one.
+    pub(crate) async fn destroy(&self, app: &AppId, user: &UserId) -> Result<bool, SessionError> {
+        let Some(ring) = &self.ring else { return Ok(false) };
+        ring.destroy(&KeyOwner::new(app.clone(), user.clone())).await.map_err(failed)
     }
 }
 
@@ -319,6 +336,16 @@ pub(crate) enum ContentKey<'a> {
 impl<'a> ContentKey<'a> {
     pub(crate) fn of(sealer: Option<&'a Arc<Sealer>>) -> Self {
         sealer.map_or(ContentKey::Missing, |sealer| ContentKey::Of(sealer))
+    }
+
+    /// Whether the store was opened with a ring.
+    pub(crate) fn has_ring(self) -> bool {
+        !matches!(self, ContentKey::Missing)
+    }
+
+    /// Whether the user has a key.
+    pub(crate) fn has_key(self) -> bool {
+        matches!(self, ContentKey::Of(sealer) if sealer.key.is_some())
     }
 
     /// Whether content is sealed.

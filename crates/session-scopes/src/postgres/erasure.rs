@@ -142,6 +142,28 @@ pub(super) async fn erase(
     })
 }
 
+/// Takes the id of an erasure: see [`erasure::begin`].
+pub(super) async fn begin_erasure(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &EraseData,
+) -> Result<Option<ErasedData>, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| {
+        erasure::begin(&mut PostgresErasure(inside), request).await
+    })
+}
+
+/// Finishes an erasure that was begun.
+pub(super) async fn finish(
+    connection: Object,
+    idle: &IdleTimeout,
+    request: &EraseData,
+) -> Result<ErasedData, SessionError> {
+    in_transaction!(connection, idle.usual(), |inside| {
+        erasure::finish(&mut PostgresErasure(inside), request).await
+    })
+}
+
 pub(super) async fn list(
     connection: Object,
     request: &ListErasures,

@@ -58,14 +58,14 @@ use crate::rows::values::{check_size, delta_body};
 use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
-    DequeueInput, EnqueueInput, Enqueued, EraseData, EraseTarget, ErasedData, ErasureRecord, EventRange,
-    EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry,
-    LabelVersion, ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers,
-    OutlineSessions, PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt,
-    ReleaseClaim, RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage,
-    ScopeKey, SearchSessions, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend,
-    SpendRecord, StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions,
-    WatchStore, WriteScope, check_user, first_events,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes,
+    FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion,
+    ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers, OutlineSessions,
+    PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
+    RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey,
+    SearchSessions, SessionOutline, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord,
+    StoreConnections, StoreNotices, Unattended, VacuumStore, Verified, VerifySessions, WatchStore,
+    WriteScope, check_user, first_events,
 };
 
 /// The additional time that a worker waits for the end of a statement. An abandoned connection is not reused
@@ -250,18 +250,8 @@ impl PostgresOptions {
     /// [`SessionError::NoStore`] and [`SessionError::OlderFormat`] where the tables may not be made or upgraded;
     /// [`SessionError::ForeignTable`]; [`SessionError::NewerFormat`]; [`SessionError::OtherKeyRing`].
     pub async fn open(self) -> Result<PostgresStore, SessionError> {
-        let (mut config, tls) = tls::read_address(&self.url)?;
-        // NOTE: keepalives find a dead host while a connection waits for notices and sends nothing.
-        config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
-        // NOTE: without it a write to a host that has vanished would wait for the system's retransmissions, a quarter of an
-        // hour.
-        config.tcp_user_timeout(self.timeout);
-        if config.get_application_name().is_none() {
-            config.application_name("stepfold");
-        }
-        let answer_timeout = self.limits.statement.saturating_add(GRACE);
-        let idle = self.limits.idle_in_transaction;
-        let limits = tables::SetUpTimeouts { connecting: self.timeout, answer: answer_timeout, idle };
+        let (config, tls) = self.config()?;
+        let (limits, answer_timeout) = (self.set_up_timeouts(), self.answer_timeout());
         tables::set_up(&config, tls.clone(), self.access, limits, self.keys.ring_name()).await?;
         let is_pooled = pooler::detect(&config, &tls, self.timeout).await?;
         let pool = |connections| self.pool(config.clone(), tls.clone(), connections, is_pooled);
@@ -281,6 +271,38 @@ impl PostgresOptions {
             notifier,
             keys: self.keys,
         })))
+    }
+
+    /// The name of the key ring that the database remembers; `None` for one without tables, or without a ring. Nothing is created or
+    /// changed: for programs that make a ring only for a store that has none.
+    ///
+    /// # Errors
+    /// When the address is invalid, the server does not answer, or a table is not one of stepfold.
+    pub async fn stored_ring(&self) -> Result<Option<String>, SessionError> {
+        let (config, tls) = self.config()?;
+        tables::stored_ring(&config, tls, self.set_up_timeouts()).await
+    }
+
+    fn config(&self) -> Result<(Config, MakeRustlsConnect), SessionError> {
+        let (mut config, tls) = tls::read_address(&self.url)?;
+        // NOTE: keepalives find a dead host while a connection waits for notices and sends nothing.
+        config.connect_timeout(self.timeout).keepalives_idle(Duration::from_secs(30));
+        // NOTE: without it a write to a host that has vanished would wait for the system's retransmissions, a quarter of an
+        // hour.
+        config.tcp_user_timeout(self.timeout);
+        if config.get_application_name().is_none() {
+            config.application_name("stepfold");
+        }
+        Ok((config, tls))
+    }
+
+    fn answer_timeout(&self) -> Duration {
+        self.limits.statement.saturating_add(GRACE)
+    }
+
+    fn set_up_timeouts(&self) -> tables::SetUpTimeouts {
+        let idle = self.limits.idle_in_transaction;
+        tables::SetUpTimeouts { connecting: self.timeout, answer: self.answer_timeout(), idle }
     }
 
     fn pool(
@@ -432,15 +454,25 @@ impl fmt::Debug for PostgresStore {
 
 /// The futures inside are large, because of all the pipelined statements; hence the boxes.
 impl PostgresStore {
-    async fn erase_rows(
-        &self,
-        sealer: Option<Arc<Sealer>>,
-        request: &EraseData,
-    ) -> Result<ErasedData, SessionError> {
-        let connection = self.with_key(sealer).await?;
-        // NOTE: a user may have thousands of sessions, which are erased in one transaction.
+    /// Erases the rows. A user may have thousands of sessions, which are erased in one transaction.
+    async fn erase_rows(&self, request: &EraseData) -> Result<ErasedData, SessionError> {
+        let (app, user) = request.target.owner();
+        let connection = self.reader_of(app, user).await?;
         let erase = Box::pin(erasure::erase(connection, &self.0.cache.idle, request));
         with_timeout(ERASURE_TIMEOUT, erase).await
+    }
+
+    /// Erases a user with the key, which is destroyed between two transactions.
+    async fn erase_with_key(&self, request: &EraseData) -> Result<ErasedData, SessionError> {
+        let (keys, idle) = (&self.0.keys, &self.0.cache.idle);
+        let (app, user) = request.target.owner();
+        let begin = Box::pin(erasure::begin_erasure(self.reader_of(app, user).await?, idle, request));
+        if let Some(repeated) = with_timeout(ERASURE_TIMEOUT, begin).await? {
+            return keys.check_repeated(request, repeated).await;
+        }
+        let had_key = keys.destroy(app, user).await?;
+        let finish = Box::pin(erasure::finish(self.reader_of(app, user).await?, idle, request));
+        Ok(ErasedData { had_key, ..with_timeout(ERASURE_TIMEOUT, finish).await? })
     }
 
     /// The receipt of an event; for one whose id is used, whether the other was erased.
@@ -720,16 +752,10 @@ impl SessionStore for PostgresStore {
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
         request.check()?;
         self.check_writable()?;
-        let (app, user) = request.target.owner();
-        if let EraseTarget::User { .. } = request.target
-            && !request.is_dry_run
-            && self.0.keys.ring.is_some()
-        {
-            // NOTE: an erasure that fails on damaged rows must not have destroyed the key.
-            self.erase_rows(None, &request.clone().dry_run()).await?;
-            self.0.keys.destroy(app, user).await?;
-        }
-        let erased = self.erase_rows(self.0.keys.find(app, user).await?, &request).await?;
+        let erased = match self.0.keys.is_destroyed_by(&request) {
+            true => self.erase_with_key(&request).await?,
+            false => self.erase_rows(&request).await?,
+        };
         if !request.is_dry_run {
             for key in &erased.sessions {
                 self.0.notifier.notify(key, false);

@@ -40,9 +40,14 @@ pub(super) fn setting(ring: &str) -> String {
 
 /// Whether a database of the current version gets this ring now; rejects another than it has.
 pub(super) async fn is_new(client: &impl GenericClient, ring: Option<&str>) -> Result<bool, SessionError> {
+    is_new_ring(stored(client).await?.as_deref(), ring)
+}
+
+/// The name of the ring of a database of the current version.
+pub(super) async fn stored(client: &impl GenericClient) -> Result<Option<String>, SessionError> {
     let rows = client.query_typed("SELECT ring FROM stepfold_meta", &[]).await;
     let rows = rows.map_err(failed("inspect its tables"))?;
-    is_new_ring(rows.first().and_then(|row| row.get(0)), ring)
+    Ok(rows.first().and_then(|row| row.get(0)))
 }
 
 /// Locks the tables that get triggers, once no transaction writes to them. The set-up holds no lock while it waits for long:

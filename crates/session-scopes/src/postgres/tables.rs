@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, GenericClient, Transaction};
@@ -54,6 +55,35 @@ pub(super) struct SetUpTimeouts {
     pub(super) idle: Duration,
 }
 
+/// A connection for a set-up alone.
+struct SetUpConnection {
+    client: Client,
+    driver: JoinHandle<Result<(), tokio_postgres::Error>>,
+}
+
+impl SetUpConnection {
+    async fn open(
+        config: &Config,
+        tls: MakeRustlsConnect,
+        timeouts: SetUpTimeouts,
+    ) -> Result<Self, SessionError> {
+        let connect = async { config.connect(tls).await.map_err(failed("connect")) };
+        let (client, connection) = with_timeout(timeouts.connecting, connect).await?;
+        Ok(SetUpConnection { client, driver: tokio::spawn(connection) })
+    }
+
+    async fn end<T>(self, result: Result<T, SessionError>) -> Result<T, SessionError> {
+        drop(self.client);
+        if result.is_err() {
+            // NOTE: after an error the driver would still wait for unanswered statements.
+            self.driver.abort();
+        }
+        // NOTE: the driver ends with the client, and its error repeats that of the set-up.
+        let _ = self.driver.await;
+        result
+    }
+}
+
 /// Creates or upgrades the tables where that is allowed, and remembers the name of the key ring, on a separate connection. One instance does it, the others wait.
 pub(super) async fn set_up(
     config: &Config,
@@ -62,19 +92,28 @@ pub(super) async fn set_up(
     answer_timeout: SetUpTimeouts,
     ring: Option<&str>,
 ) -> Result<(), SessionError> {
-    let connect = async { config.connect(tls).await.map_err(failed("connect")) };
-    let (mut client, connection) = with_timeout(answer_timeout.connecting, connect).await?;
-    let driver = tokio::spawn(connection);
+    let mut own = SetUpConnection::open(config, tls, answer_timeout).await?;
     let name = config.get_dbname().or(config.get_user()).unwrap_or_default();
-    let result = migrate(&mut client, name, access, answer_timeout, ring).await;
-    drop(client);
-    if result.is_err() {
-        // NOTE: after an error the driver would still wait for unanswered statements.
-        driver.abort();
-    }
-    // NOTE: the driver ends with the client, and its error repeats that of the set-up.
-    let _ = driver.await;
-    result
+    let result = migrate(&mut own.client, name, access, answer_timeout, ring).await;
+    own.end(result).await
+}
+
+/// The name of the key ring that a database remembers.
+pub(super) async fn stored_ring(
+    config: &Config,
+    tls: MakeRustlsConnect,
+    timeouts: SetUpTimeouts,
+) -> Result<Option<String>, SessionError> {
+    let own = SetUpConnection::open(config, tls, timeouts).await?;
+    let read = async {
+        // NOTE: those of earlier versions have no ring.
+        match format_of(&own.client).await? {
+            FORMAT => ring::stored(&own.client).await,
+            _ => Ok(None),
+        }
+    };
+    let result = with_timeout(timeouts.answer, read).await;
+    own.end(result).await
 }
 
 async fn migrate(

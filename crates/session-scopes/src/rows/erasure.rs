@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::budgets::{end_all, move_and_drop, settle_open, with_prefixes};
 use super::chain::missing_event;
 use super::lineage::{from_db, to_db};
+use super::open_erasure;
 use super::seal::{EventSeal, SessionRecord, row_number};
 use super::sql::{RunSql, SharedSql, SqlRow, SqlValue};
 use crate::digest::{ChecksumEncoder, ContentForm};
@@ -25,8 +26,9 @@ const ADD_RECORD: SharedSql = SharedSql(
 const FIND_RECORD: SharedSql = SharedSql("SELECT id FROM stepfold_erasures WHERE id = $1");
 const LIST_RECORDS: SharedSql = SharedSql(
     "SELECT id, kind, author, reason, at, sessions, events, checksum FROM stepfold_erasures \
-     WHERE app = $1 AND (at > $2 OR at = $2 AND id > $3) ORDER BY at, id LIMIT $4",
+     WHERE app = $1 AND (at > $2 OR at = $2 AND id > $3) AND kind <> 'open' ORDER BY at, id LIMIT $4",
 );
+const RING: SharedSql = SharedSql("SELECT ring FROM stepfold_meta WHERE ring IS NOT NULL");
 const SPEND_OF_USER: SharedSql =
     SharedSql("SELECT id FROM stepfold_spend WHERE app = $1 AND owner = $2 ORDER BY id");
 // NOTE: SQLite numbers parameters by their first appearance, so they appear in order.
@@ -141,10 +143,69 @@ pub(crate) async fn erase(
     rows: &mut impl EraseRows,
     request: &EraseData,
 ) -> Result<ErasedData, SessionError> {
-    let erased = match &request.target {
+    check_ring(rows, request).await?;
+    if request.is_dry_run {
+        open_erasure::check(rows, request).await?;
+        let found = erase_target(rows, request).await?;
+        return if is_recorded(rows, request).await? { found.of_repeated(request) } else { Ok(found) };
+    }
+    let (erased, is_new) = write(rows, request).await?;
+    if is_new { Ok(erased) } else { erased.of_repeated(request) }
+}
+
+/// Begins the erasure of a user whose key is destroyed before the rows are erased: the id is taken, and nothing is erased yet. The
+/// result is that of a repeated request, which ends here.
+pub(crate) async fn begin(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+) -> Result<Option<ErasedData>, SessionError> {
+    // NOTE: before the records are read: from here on, no other erasure adds one under the id.
+    open_erasure::take(rows, request).await?;
+    // NOTE: an erasure that fails on damaged rows must not have destroyed the key.
+    let found = erase_target(rows, &request.clone().dry_run()).await?;
+    if !is_recorded(rows, request).await? {
+        return Ok(None);
+    }
+    open_erasure::end(rows, request).await?;
+    // NOTE: the caller looks for the key: the one of this operation may be of before an erasure that has ended now.
+    ErasedData { had_key: false, ..found }.of_repeated(request).map(Some)
+}
+
+/// Finishes an erasure that was begun. It is never refused, since its key is destroyed: if the same request has finished meanwhile, it
+/// is one with this.
+pub(crate) async fn finish(
+    rows: &mut impl EraseRows,
+    request: &EraseData,
+) -> Result<ErasedData, SessionError> {
+    write(rows, request).await.map(|(erased, _)| erased)
+}
+
+/// Erases, and adds the record; whether its id is new.
+async fn write(rows: &mut impl EraseRows, request: &EraseData) -> Result<(ErasedData, bool), SessionError> {
+    open_erasure::take(rows, request).await?;
+    let erased = erase_target(rows, request).await?;
+    let is_new = add_record(rows, request, &erased).await?;
+    open_erasure::end(rows, request).await?;
+    Ok((erased, is_new))
+}
+
+/// Rejects what a store without its ring cannot erase: the key of a user would stay, and with it the content of backups; and
+/// content of events is not read. A session is deleted as it is.
+async fn check_ring(rows: &mut impl EraseRows, request: &EraseData) -> Result<(), SessionError> {
+    let needs_ring = !matches!(request.target, EraseTarget::Session { .. });
+    if !needs_ring || rows.key().has_ring() || rows.rows(RING, &[]).await?.is_empty() {
+        return Ok(());
+    }
+    let (app, user) = request.target.owner();
+    let why = "the store was opened without its key ring, which the erasure changes or needs; nothing was erased: open it with the ring";
+    Err(SessionError::Sealed { what: format!("content of {app}/{user}"), why })
+}
+
+async fn erase_target(rows: &mut impl EraseRows, request: &EraseData) -> Result<ErasedData, SessionError> {
+    match &request.target {
         EraseTarget::Events { key, versions } => {
             rows.lock(&key.app, &key.user).await?;
-            erase_events(rows, request, key, versions).await?
+            erase_events(rows, request, key, versions).await
         }
         EraseTarget::Session { key } => {
             rows.lock(&key.app, &key.user).await?;
@@ -155,18 +216,13 @@ pub(crate) async fn erase(
                 // NOTE: after the last session is locked: a reservation locks its session before its budgets.
                 settle_open(rows, &erased.sessions).await?;
             }
-            erased
+            Ok(erased)
         }
         EraseTarget::User { app, user } => {
             rows.lock(app, user).await?;
-            erase_user(rows, request, app, user).await?
+            erase_user(rows, request, app, user).await
         }
-    };
-    let is_new = match request.is_dry_run {
-        true => !is_recorded(rows, request).await?,
-        false => add_record(rows, request, &erased).await?,
-    };
-    if is_new { Ok(erased) } else { erased.of_repeated(request) }
+    }
 }
 
 async fn erase_events(
@@ -239,7 +295,8 @@ async fn erase_user(
     let erased = erase_sessions(rows, request, sessions).await?;
     let user_keys = rows.user_keys(app, user, request.is_dry_run).await?;
     let (spend, budgets) = forget_spender(rows, request, app, user).await?;
-    Ok(ErasedData { user_keys, spend, budgets, ..erased })
+    let had_key = rows.key().has_key();
+    Ok(ErasedData { user_keys, spend, budgets, had_key, ..erased })
 }
 
 /// Takes the name of a user out of the list of spend, whose sums stay, and deletes the user's budgets; returns the numbers of
@@ -315,7 +372,7 @@ pub(crate) async fn list(
 }
 
 /// The text of an id, which is unique within the table. An id has no line breaks.
-fn stored_id(app: &str, id: &ErasureId) -> String {
+pub(super) fn stored_id(app: &str, id: &ErasureId) -> String {
     format!("{app}\n{id}")
 }
 

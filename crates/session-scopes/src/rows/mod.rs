@@ -6,6 +6,7 @@ pub(crate) mod chain;
 pub(crate) mod erasure;
 pub(crate) mod leftovers;
 pub(crate) mod lineage;
+mod open_erasure;
 pub(crate) mod rewinds;
 pub(crate) mod seal;
 pub(crate) mod search;

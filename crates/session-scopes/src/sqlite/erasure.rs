@@ -173,10 +173,30 @@ fn event(
 }
 
 pub(super) fn erase(sqlite: &mut SqliteConnection, request: &EraseData) -> Result<ErasedData, SessionError> {
-    // NOTE: what this transaction deletes is overwritten with zeros in the pages that it changes. What earlier ones left goes
-    // with a vacuum.
+    securely(sqlite, |rows| at_once(erasure::erase(rows, request)))
+}
+
+/// Takes the id of an erasure: see [`erasure::begin`].
+pub(super) fn begin_erasure(
+    sqlite: &mut SqliteConnection,
+    request: &EraseData,
+) -> Result<Option<ErasedData>, SessionError> {
+    securely(sqlite, |rows| at_once(erasure::begin(rows, request)))
+}
+
+/// Finishes an erasure that was begun.
+pub(super) fn finish(sqlite: &mut SqliteConnection, request: &EraseData) -> Result<ErasedData, SessionError> {
+    securely(sqlite, |rows| at_once(erasure::finish(rows, request)))
+}
+
+/// Runs an operation that overwrites what it deletes with zeros, in the pages that it changes. What earlier ones left goes with a
+/// vacuum.
+fn securely<T>(
+    sqlite: &mut SqliteConnection,
+    erase: impl FnOnce(&mut SqliteErasure<'_>) -> Result<T, SessionError>,
+) -> Result<T, SessionError> {
     set_secure_delete(sqlite, true)?;
-    let erased = at_once(erasure::erase(&mut SqliteErasure(sqlite), request));
+    let erased = erase(&mut SqliteErasure(sqlite));
     set_secure_delete(sqlite, false)?;
     erased
 }

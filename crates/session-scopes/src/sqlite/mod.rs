@@ -61,13 +61,13 @@ use crate::rows::values::check_size;
 use crate::session::{ScopeValues, Session};
 use crate::store::{
     AppendEvent, BudgetBalance, BudgetRaise, Claim, ClaimSession, CreateSession, DeleteSession, Deleted,
-    DequeueInput, EnqueueInput, Enqueued, EraseData, EraseTarget, ErasedData, ErasureRecord, EventRange,
-    EventSizes, FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry,
-    LabelVersion, ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers,
-    PruneSession, Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim,
-    RenewClaim, RenewClaims, Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey,
-    SearchSessions, SessionPage, SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices,
-    Unattended, VacuumStore, Verified, VerifySessions, WatchStore, WriteScope, check_user, first_events,
+    DequeueInput, EnqueueInput, Enqueued, EraseData, ErasedData, ErasureRecord, EventRange, EventSizes,
+    FindEvent, FindTagged, ForkInfo, ForkSession, FoundMessage, GetSession, InboxEntry, LabelVersion,
+    ListErasures, ListForks, ListRaises, ListSessions, ListSpend, ListUnattended, ListUsers, PruneSession,
+    Pruned, RaiseBudgets, ReadBudgets, ReadInbox, ReadLabels, Receipt, ReleaseClaim, RenewClaim, RenewClaims,
+    Renewed, ReserveSpend, RewindSession, ScanSessions, ScannedPage, ScopeKey, SearchSessions, SessionPage,
+    SessionStore, SettleOpen, SettleSpend, SpendRecord, StateSize, StoreNotices, Unattended, VacuumStore,
+    Verified, VerifySessions, WatchStore, WriteScope, check_user, first_events,
 };
 
 /// The guarantee of a commit after its return.
@@ -190,6 +190,20 @@ impl SqliteOptions {
     pub fn key_ring(mut self, ring: Arc<dyn KeyRing>) -> Self {
         self.keys.ring = Some(ring);
         self
+    }
+
+    /// The name of the key ring that the file remembers; `None` without a file, or for one without a ring. Nothing is created or
+    /// changed: for programs that make a ring only for a store that has none.
+    ///
+    /// # Errors
+    /// As those of [`open`](SqliteOptions::open) for a file that cannot be read.
+    pub fn stored_ring(&self) -> Result<Option<String>, SessionError> {
+        match file::inspect(&self.path, self.accepts_loss)? {
+            FoundFile::Database { is_ours: true } => {
+                Ok(MetaRow::read(&self.with_options(file::connect_to_inspect(&self.path)?)?)?.ring)
+            }
+            FoundFile::Nothing | FoundFile::Database { is_ours: false } => Ok(None),
+        }
     }
 
     /// Opens the file, makes or upgrades its tables, and starts the threads. It blocks for as long as that
@@ -625,18 +639,20 @@ impl SessionStore for SqliteStore {
 
     async fn erase(&self, request: EraseData) -> Result<ErasedData, SessionError> {
         request.check()?;
+        let (writer, keys) = (self.writer()?, &self.0.keys);
         let (app, user) = request.target.owner();
-        if let EraseTarget::User { .. } = request.target
-            && !request.is_dry_run
-            && self.0.keys.ring.is_some()
-        {
-            // NOTE: an erasure that fails on damaged rows must not have destroyed the key.
-            let trial = request.clone().dry_run();
-            self.writer()?.run(move |sqlite| erasure::erase(sqlite, &trial)).await?;
-            self.0.keys.destroy(app, user).await?;
+        let sealer = keys.find(app, user).await?;
+        if !keys.is_destroyed_by(&request) {
+            return writer.run(with_key(sealer, move |sqlite| erasure::erase(sqlite, &request))).await;
         }
-        let sealer = self.0.keys.find(app, user).await?;
-        self.writer()?.run(with_key(sealer, move |sqlite| erasure::erase(sqlite, &request))).await
+        let begun = request.clone();
+        let begin = with_key(sealer, move |sqlite| erasure::begin_erasure(sqlite, &begun));
+        if let Some(repeated) = writer.run(begin).await? {
+            return keys.check_repeated(&request, repeated).await;
+        }
+        let had_key = keys.destroy(app, user).await?;
+        let finish = move |sqlite: &mut SqliteConnection| erasure::finish(sqlite, &request);
+        Ok(ErasedData { had_key, ..writer.run(finish).await? })
     }
 
     async fn erasures(&self, request: ListErasures) -> Result<Vec<ErasureRecord>, SessionError> {

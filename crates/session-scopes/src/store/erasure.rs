@@ -230,15 +230,17 @@ pub struct ErasedData {
     pub spend: u64,
     /// The number of erased budgets. That of a dry run includes those in which another app has open reservations.
     pub budgets: u64,
+    /// Whether the user had a key in the ring of the store, which is destroyed.
+    pub had_key: bool,
 }
 
 impl ErasedData {
     /// The result of a request under the id of an earlier one, which has nothing more to erase. Budgets may be left, since some
     /// wait for other apps.
     pub(crate) fn of_repeated(self, request: &EraseData) -> Result<Self, SessionError> {
-        let ErasedData { sessions, events, user_keys, spend, budgets: _ } = &self;
+        let ErasedData { sessions, events, user_keys, spend, budgets: _, had_key } = &self;
         let has_sessions = request.target.kind() != EraseKind::Events && !sessions.is_empty();
-        match *events == 0 && *spend == 0 && user_keys.is_empty() && !has_sessions {
+        match *events == 0 && *spend == 0 && user_keys.is_empty() && !has_sessions && !had_key {
             true => Ok(self),
             false => Err(SessionError::ErasureReused { erasure: request.id.clone() }),
         }

@@ -596,7 +596,8 @@ pub trait SessionStore: Send + Sync + 'static {
     /// # Errors
     /// [`SessionError::NotFound`]; [`SessionError::NoSuchVersion`] for an event that does not exist;
     /// [`SessionError::Claimed`] for events of a session at work; [`SessionError::ErasureReused`] for the id of an earlier erasure
-    /// where content is left; [`SessionError::TooLarge`] for the reason; [`SessionError::Unsupported`].
+    /// where content is left; [`SessionError::Sealed`] for a user or events of a store that was opened without its key ring;
+    /// [`SessionError::TooLarge`] for the reason; [`SessionError::Unsupported`].
     fn erase(&self, request: EraseData) -> impl Future<Output = Result<ErasedData, SessionError>> + Send {
         drop(request);
         async { Err(unsupported(ERASURE)) }

@@ -1,16 +1,18 @@
 //! Processes that are killed while they write: what was acknowledged is there, and nothing is half there.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Child;
 
 use serde_json::json;
 use stepfold_session_scopes::{
-    AnyStore, ListForks, ListSessions, ReadLabels, ScopeKey, Session, SessionKey, SessionStore,
-    VerifySessions,
+    AnyStore, Author, EraseData, EraseTarget, ErasureId, ListForks, ListSessions, ReadLabels, ScopeKey,
+    Session, SessionKey, SessionStore, VerifySessions,
 };
 
 use crate::children::{EVENTS, FORKED_AT, start};
-use crate::scenario::{address_in, append, create, get, key, open, writing};
+use crate::keys::files_with;
+use crate::scenario::{address_in, append, at, create, get, key, open, writing};
 use crate::sealed::Database;
 use crate::server::server;
 
@@ -120,6 +122,13 @@ async fn killed_while_it_rotates(address: &str, ring: &str, rounds: u64, seed: u
         child.kill().unwrap();
         child.wait().unwrap();
         let reopened = open(address).await;
+        // One of them is erased: no file that the killed process has left has its key.
+        let erased: SessionKey = made.pop().unwrap();
+        let (app, user) = (erased.app.clone(), erased.user.clone());
+        let (id, admin) = (ErasureId::new(user.as_str()).unwrap(), Author::new("admin").unwrap());
+        let target = EraseTarget::User { app, user: user.clone() };
+        reopened.erase(EraseData::new(id, target, at(9), admin, "by mail")).await.unwrap();
+        assert_eq!(files_with(Path::new(ring).parent().unwrap(), user.as_str()), Vec::<String>::new());
         for key in &made {
             let session = get(&reopened, key).await;
             assert_eq!(

@@ -181,3 +181,61 @@ async fn a_rotation_keeps_all_data_keys() {
     assert_eq!(both.rewrap().await.unwrap(), 21);
     assert_eq!(fs::read(&path).unwrap(), text, "nothing to do");
 }
+
+/// The files of a folder, with their bytes.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let read = fs::read_dir(folder).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+    });
+    let mut read: Vec<_> = read.collect();
+    read.sort();
+    read
+}
+
+/// The names of the files that have a user's key, in plain text as the ring has it.
+pub(crate) fn files_with(folder: &Path, user: &str) -> Vec<String> {
+    let has = |(_, bytes): &(String, Vec<u8>)| bytes.windows(user.len()).any(|part| part == user.as_bytes());
+    files(folder).into_iter().filter(has).map(|(name, _)| name).collect()
+}
+
+/// A law: whenever a writer of the ring was killed, the next change leaves one file, and an erasure no copy of the key.
+#[tokio::test]
+async fn a_killed_writer_leaves_no_copy_of_a_key_that_is_destroyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("ring.json");
+    let ring = open(&path, &["old"]).unwrap();
+    let (ada, bob) = (owner("a", "ada lovelace"), owner("a", "bob"));
+    ring.make(&ada).await.unwrap();
+    let of_bob = ring.make(&bob).await.unwrap();
+    let before = fs::read(&path).unwrap();
+    open(&path, &["new", "old"]).unwrap().rewrap().await.unwrap();
+    let after = fs::read(&path).unwrap();
+    // Killed after each byte, before the file was renamed and after it; by this version and by an earlier one.
+    let moments = (0..=after.len()).step_by(3).map(|written| (&before, &after[..written]));
+    for (number, (old, written)) in moments.chain([(&after, &before[..])]).enumerate() {
+        for name in ["ring.json", "ring.json.new", "ring.json.4711.new", "ring.json.backup.new"] {
+            let _ = fs::remove_file(folder.path().join(name));
+        }
+        private(&path, old);
+        let is_earlier = number % 2 == 0;
+        let left = folder.path().join(if is_earlier { "ring.json.4711.new" } else { "ring.json.new" });
+        private(&left, written);
+        let both = open(&path, &["new", "old"]).unwrap();
+        assert!(both.destroy(&ada).await.unwrap());
+        assert_eq!(files_with(folder.path(), "ada lovelace"), Vec::<String>::new());
+        assert_eq!(both.get(&bob).await.unwrap(), Some(of_bob.clone()));
+        // A user without a key is erased, and finds what is left too.
+        private(&left, written);
+        private(&folder.path().join("ring.json.backup.new"), b"not of the ring");
+        assert!(!both.destroy(&ada).await.unwrap());
+        let names: Vec<String> = files(folder.path()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["ring.json", "ring.json.backup.new", "ring.json.lock"]);
+    }
+}
+
+fn private(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    #[cfg(unix)]
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}

@@ -49,6 +49,7 @@ mod random;
 mod scans;
 mod scenario;
 mod sealed;
+mod sealed_erasure;
 mod search;
 mod semantics;
 mod server;

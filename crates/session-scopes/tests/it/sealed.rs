@@ -105,7 +105,7 @@ impl Database {
     }
 
     /// The number of rows of a table.
-    async fn count(&self, table: &str) -> i64 {
+    pub(crate) async fn count(&self, table: &str) -> i64 {
         let count = format!("SELECT COUNT(*) FROM {table}");
         match self {
             Database::Sqlite(_) => {
@@ -332,9 +332,9 @@ async fn a_store_rejects_another_ring() {
     }
 }
 
-fn erase_ada() -> EraseData {
+fn erase_ada(id: &str) -> EraseData {
     let target = EraseTarget::User { app: AppId::new("app").unwrap(), user: UserId::new("ada").unwrap() };
-    EraseData::new(ErasureId::new("x1").unwrap(), target, at(9), Author::new("admin").unwrap(), "by mail")
+    EraseData::new(ErasureId::new(id).unwrap(), target, at(9), Author::new("admin").unwrap(), "by mail")
 }
 
 async fn check_erased_user(database: &Database) {
@@ -343,22 +343,22 @@ async fn check_erased_user(database: &Database) {
     let key = session(&store, "ada", "s1").await;
     let ada = owner("app", "ada");
     let first = ring.get(&ada).await.unwrap().unwrap();
-    store.erase(erase_ada().dry_run()).await.unwrap();
+    store.erase(erase_ada("x1").dry_run()).await.unwrap();
     assert_eq!(ring.get(&ada).await.unwrap().as_ref(), Some(&first), "a dry run destroys nothing");
-    store.erase(erase_ada()).await.unwrap();
+    store.erase(erase_ada("x1")).await.unwrap();
     assert_eq!(ring.get(&ada).await.unwrap(), None);
     let late = append(&other, &key, 1, event("e2")).await.unwrap_err();
     assert!(matches!(late, SessionError::NotFound { .. }), "{late:?}");
     assert!(matches!(other.enqueue(enqueue(&key, "i1", "x")).await, Err(SessionError::NotFound { .. })));
     assert_eq!(ring.get(&ada).await.unwrap(), None);
-    // A killed erasure is repeated: the key is gone, the rows are not.
+    // An erasure was killed: the key is gone, the rows are not.
     let key = session(&store, "ada", "s1").await;
     let second = ring.get(&ada).await.unwrap().unwrap();
     assert_ne!(first, second);
     ring.destroy(&ada).await.unwrap();
     assert_eq!(whole(&other, &key).await.unwrap_err().kind(), ErrorKind::Sealed);
     assert_eq!(other.verify(VerifySessions::all()).await.unwrap().faults, []);
-    assert_eq!(other.erase(erase_ada()).await.unwrap().sessions.len(), 1);
+    assert_eq!(other.erase(erase_ada("x2")).await.unwrap().sessions.len(), 1);
     assert!(matches!(whole(&other, &key).await, Err(SessionError::NotFound { .. })));
 }
 
@@ -436,15 +436,15 @@ async fn check_late_writes(database: &Database) {
         check_refused_user(&other, &ring).await;
         waiting.released.notify_one();
     };
-    let (erased, ()) = tokio::join!(erasing.erase(erase_ada()), late);
+    let (erased, ()) = tokio::join!(erasing.erase(erase_ada("x1")), late);
     assert_eq!(erased.unwrap().sessions.len(), 1);
     assert_eq!(ring.get(&owner("app", "ada")).await.unwrap(), None);
-    // After an erasure that was killed there, which is repeated.
+    // After an erasure that was killed there.
     let key = session(&other, "ada", "s1").await;
     ring.destroy(&owner("app", "ada")).await.unwrap();
     check_refused(&other, &ring, &key).await;
     check_refused_user(&other, &ring).await;
-    other.erase(erase_ada()).await.unwrap();
+    other.erase(erase_ada("x2")).await.unwrap();
     assert_eq!(ring.get(&owner("app", "ada")).await.unwrap(), None);
 }
 
@@ -493,7 +493,7 @@ async fn check_failed_erasure(database: &Database) {
     drop(store);
     database.run("UPDATE stepfold_sessions SET oldest = 1").await;
     let store = database.sealed(&ring).await;
-    assert_eq!(store.erase(erase_ada()).await.unwrap_err().kind(), ErrorKind::Broken);
+    assert_eq!(store.erase(erase_ada("x1")).await.unwrap_err().kind(), ErrorKind::Broken);
     assert!(ring.get(&owner("app", "ada")).await.unwrap().is_some());
 }
 
