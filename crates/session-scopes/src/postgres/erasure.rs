@@ -186,7 +186,7 @@ pub(super) async fn erased_version(
 }
 
 /// The tables whose rows were ever replaced or deleted.
-const TABLES: [&str; 21] = [
+const TABLES: [&str; 22] = [
     "sessions",
     "inbox",
     "taken",
@@ -208,6 +208,7 @@ const TABLES: [&str; 21] = [
     "spend",
     "search",
     "search_parts",
+    "erasures",
 ];
 
 /// Rewrites the tables, one after the other, and has the server write the rest of its memory to the files.

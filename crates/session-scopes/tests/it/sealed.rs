@@ -76,6 +76,14 @@ impl Database {
         }
     }
 
+    /// The folder with the files of its tables.
+    pub(crate) fn files_of_tables(&self) -> PathBuf {
+        match self {
+            Database::Sqlite(folder) => folder.path().to_owned(),
+            Database::Postgres(server, _) => server.files_of_tables(),
+        }
+    }
+
     /// Copies it as it is, with a file in a folder; the path or the URL of the copy.
     pub(crate) async fn backup(&self, folder: &Path) -> String {
         static MADE: AtomicU64 = AtomicU64::new(0);

@@ -1,13 +1,16 @@
 //! Erasures in stores that seal content: the id is taken before the key of a user is destroyed, whatever is killed in between,
 //! and nothing that is not erased loses its key.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
 use stepfold_session_scopes::{
     AnyStore, AppId, Author, CreateSession, DataKey, EraseData, EraseTarget, ErasedData, ErasureId,
     ErrorKind, GetSession, KeyOwner, KeyRing, KeyRingError, KeyRingFuture, ListErasures, MemoryKeyRing,
-    PostgresOptions, SessionError, SessionKey, SessionStore, SqliteOptions, UserId, VerifySessions,
+    PostgresOptions, SessionError, SessionKey, SessionStore, SqliteOptions, UserId, VacuumStore,
+    VerifySessions,
 };
 use stepfold_state_core::chat::Message;
 use tokio::sync::Notify;
@@ -181,6 +184,40 @@ async fn check_forgotten(database: &Database) {
 async fn a_killed_erasure_is_forgotten_with_its_user() {
     for database in Database::all().await {
         Box::pin(check_forgotten(&database)).await;
+    }
+}
+
+/// Whether a file of a folder has these bytes.
+fn is_in_files(folder: &Path, bytes: &[u8]) -> bool {
+    let mut entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.any(|path| match path.is_dir() {
+        true => is_in_files(&path, bytes),
+        // A server removes files meanwhile.
+        false => fs::read(path).is_ok_and(|read| memchr::memmem::find(&read, bytes).is_some()),
+    })
+}
+
+async fn check_vacuumed(database: &Database) {
+    let (ring, id) = (memory_ring(), format!("killed {}", std::process::id()));
+    let (folder, open) = (database.files_of_tables(), format!("{id}\nopen").into_bytes());
+    let store = database.sealed(&ring).await;
+    session(&store, "ada").await;
+    stopped(database, &ring, Stop::AfterIt, request(&id, user("ada"))).await;
+    if let Database::Postgres(..) = database {
+        database.run("CHECKPOINT").await;
+    }
+    assert!(is_in_files(&folder, &open), "the test finds nothing");
+    store.erase(request(&id, user("ada"))).await.unwrap();
+    store.vacuum(VacuumStore::new()).await.unwrap();
+    assert!(!is_in_files(&folder, &open));
+    assert!(is_in_files(&folder, id.as_bytes()), "the record is there");
+}
+
+/// The row that keeps the id of an erasure is in no file after a vacuum.
+#[tokio::test]
+async fn an_erasure_that_has_ended_leaves_no_byte_of_its_beginning() {
+    for database in Database::all().await {
+        Box::pin(check_vacuumed(&database)).await;
     }
 }
 
