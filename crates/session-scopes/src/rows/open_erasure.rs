@@ -107,7 +107,9 @@ impl OpenTarget {
             add(key.id.as_str().as_bytes());
         }
         if let EraseTarget::Events { versions, .. } = target {
-            versions.iter().for_each(|version| add(&version.to_le_bytes()));
+            for version in versions {
+                add(&version.to_le_bytes());
+            }
         }
         OpenTarget { salt, digest: digest.finalize() }
     }

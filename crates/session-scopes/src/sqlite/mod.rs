@@ -645,8 +645,8 @@ impl SessionStore for SqliteStore {
         if !keys.is_destroyed_by(&request) {
             return writer.run(with_key(sealer, move |sqlite| erasure::erase(sqlite, &request))).await;
         }
-        let begun = request.clone();
-        let begin = with_key(sealer, move |sqlite| erasure::begin_erasure(sqlite, &begun));
+        let of_begin = request.clone();
+        let begin = with_key(sealer, move |sqlite| erasure::begin_erasure(sqlite, &of_begin));
         if let Some(repeated) = writer.run(begin).await? {
             return keys.check_repeated(&request, repeated).await;
         }
