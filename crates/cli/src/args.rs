@@ -566,7 +566,7 @@ pub(crate) enum EvalCommand {
     /// Add turns of stored sessions to a data set, as cases that need no store.
     Add(EvalAddArgs),
     /// Confront an agent with a data set. No tool is called, except for pure ones that are allowed, and except in mode `live`.
-    Run(EvalRunArgs),
+    Run(Box<EvalRunArgs>),
     /// Evaluate the last turns of stored sessions, and label each session with the result: `eval-passed-V` or
     /// `eval-failed-V`, at the version V of the turn. A turn that has such a label is left out.
     Watch(EvalWatchArgs),

@@ -18,7 +18,7 @@ use crate::error::EvalError;
 use crate::expectation::{CallRule, EvaluationContext, Evaluator, Expectation, ProgramRunner, Score, Trials};
 use crate::judge::Judge;
 use crate::mode::{Attempt, Ending, Mode, next, recorded, replay, roll};
-use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary};
+use crate::report::{CaseResult, CaseStatus, Measured, Report, ReportHead, Summary, result_key};
 use crate::run_redaction::RunRedaction;
 use crate::spending::{Spending, SpentNote};
 use crate::stored_report::KnownResults;
@@ -96,7 +96,8 @@ impl Experiment {
     }
 
     /// Takes the results of an interrupted experiment: a case is not tried again if it is the same, by its digest, and if its
-    /// result is no [error](CaseStatus::Error). To be called after the other options.
+    /// result is no [error](CaseStatus::Error). In mode live with [tools that may run once](Experiment::allow_live), a case that had begun
+    /// and has no such result is an error: its tools may have run. To be called after the other options.
     ///
     /// # Errors
     /// [`EvalError::Continue`] when mode, candidate or options differ. Models are compared by their id, not by their replies,
@@ -332,7 +333,7 @@ impl Experiment {
             let case = case?;
             Ok::<_, EvalError>(match self.known_result(&case, repeat)? {
                 Some(known) => (known, true),
-                None => (self.run_repeat(&case, repeat).await.0, false),
+                None => (self.run_once(&case, repeat).await?, false),
             })
         });
         let mut results = stream::iter(started).buffered(self.concurrency);
@@ -344,6 +345,21 @@ impl Experiment {
             tokio::task::yield_now().await;
         }
         Ok(summary)
+    }
+
+    /// Tries a case. Where tools may run that must not run twice, one that had begun before the experiment was interrupted is not
+    /// tried again: they may have run.
+    async fn run_once(&self, case: &Case, repeat: u64) -> Result<CaseResult, EvalError> {
+        if self.mode == Mode::Live && !self.allowed_live.is_empty() {
+            if self.known.as_ref().is_some_and(|known| known.has_begun(&case.name, repeat)) {
+                let why = "interrupted: its tools may have run, so it is not tried again in this experiment";
+                let (status, reason) = (CaseStatus::Error, Some(why.to_owned()));
+                return Ok(CaseResult { repeat, status, reason, ..CaseResult::new(case) });
+            }
+            let noted = self.context.spending.note_begun(result_key(&case.name, repeat));
+            noted.map_err(EvalError::io("writing of the results"))?;
+        }
+        Ok(self.run_repeat(case, repeat).await.0)
     }
 
     /// The result of an interrupted experiment about a case.

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use stepfold_agent_loop::Fingerprint;
 
 use crate::case::Case;
-use crate::data_set::{read_line, without_mark};
+use crate::data_set::{hash, read_line, without_mark};
 use crate::error::EvalError;
 use crate::expectation::Score;
 use crate::mode::Mode;
 use crate::report_text::{
     ReportResults, counted, percent, printable, write_json_lines, write_junit, write_markdown, write_table,
 };
-use crate::spending::{SPENT_LINE, SpentLine, SpentNote};
+use crate::spending::{BEGUN_LINE, BegunLine, SPENT_LINE, SpentLine, SpentNote};
 use crate::timelines::Timelines;
 use crate::trial::Trial;
 
@@ -376,7 +376,7 @@ impl Report {
             match line {
                 ReportLine::Head(found) => head = Some(*found),
                 ReportLine::Result(result) => results.push(*result),
-                ReportLine::Spent(_) => {}
+                ReportLine::Spent(_) | ReportLine::Begun(_) => {}
             }
             Ok(())
         })?;
@@ -430,6 +430,13 @@ pub(crate) enum ReportLine {
     Result(Box<CaseResult>),
     /// The spending so far, among the results of an experiment under way.
     Spent(SpentNote),
+    /// The [key](result_key) of a case that is tried once only, before it is.
+    Begun(u64),
+}
+
+/// The hash of a case with the number of its repeat.
+pub(crate) fn result_key(case: &str, repeat: u64) -> u64 {
+    hash(&format!("{repeat} {case}"))
 }
 
 /// Reads the lines of a stored report, each with the byte at which it begins. Returns the number of bytes that were read. A
@@ -461,6 +468,9 @@ fn parsed(line: &[u8], number: usize) -> Result<ReportLine, EvalError> {
     let text = std::str::from_utf8(line).map_err(|_| fault("expected text in UTF-8".to_owned()))?;
     if number > 1 && text.starts_with(SPENT_LINE) {
         return serde_json::from_str(text).map(|line: SpentLine| ReportLine::Spent(line.spent)).map_err(json);
+    }
+    if number > 1 && text.starts_with(BEGUN_LINE) {
+        return serde_json::from_str(text).map(|line: BegunLine| ReportLine::Begun(line.begun)).map_err(json);
     }
     if number > 1 {
         return serde_json::from_str(text).map(ReportLine::Result).map_err(json);

@@ -20,7 +20,8 @@ use stepfold_state_core::chat::{Prices, Usage};
 /// a model that has none ends the spending.
 ///
 /// An experiment that continues in a [`ReportFile`](crate::ReportFile) goes on with what was spent before: each request is noted there
-/// before it is sent, so that the bound on requests is exact over kills too. Of a request that was under way at a kill the cost is unknown.
+/// before it is sent, so that the bound on requests is exact over kills too. The cost of a request
+/// whose reply did not come, at a kill or a timeout, is unknown and does not count: budgets of a runner count its estimate.
 ///
 /// # Examples
 /// ```
@@ -61,6 +62,15 @@ pub(crate) const SPENT_LINE: &str = "{\"spent\":";
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SpentLine {
     pub(crate) spent: SpentNote,
+}
+
+/// The beginning of the line of a case that is tried once only.
+pub(crate) const BEGUN_LINE: &str = "{\"begun\":";
+
+/// Its key, since a name would have to be erased.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct BegunLine {
+    pub(crate) begun: u64,
 }
 
 #[derive(Debug, Default)]
@@ -116,9 +126,14 @@ impl Spending {
             nanodollars: self.spent.nanodollars.load(Ordering::SeqCst),
             has_no_price: self.spent.has_no_price.load(Ordering::SeqCst),
         };
-        let line = serde_json::to_string(&SpentLine { spent }).map_err(std::io::Error::from);
-        let noted = line.and_then(|line| file.write_all(format!("{line}\n").as_bytes()));
-        noted.map_err(|error| format!("the spending could not be noted: {error}"))
+        write_line(&mut file, &SpentLine { spent })
+            .map_err(|error| format!("the spending could not be noted: {error}"))
+    }
+
+    /// Notes that a case has begun that is tried once only.
+    pub(crate) fn note_begun(&self, begun: u64) -> std::io::Result<()> {
+        let Some(file) = &self.notes else { return Ok(()) };
+        write_line(&mut file.lock().unwrap_or_else(PoisonError::into_inner), &BegunLine { begun })
     }
 
     /// The requests that were sent so far, those of the judge included, and those before an interruption.
@@ -156,8 +171,11 @@ impl Spending {
         });
     }
 
-    /// Adds the usage of a reply.
+    /// Adds the usage of a reply, if there is a limit of costs: prices are known then.
     pub(crate) fn add(&self, model: &str, usage: &Usage) {
+        if self.max_nanodollars.is_none() {
+            return;
+        }
         let cost = self.prices.iter().find_map(|prices| prices.cost(model, usage));
         let noted = self.change(|spent| {
             match cost {
@@ -173,6 +191,12 @@ impl Spending {
             tracing::warn!(error, "the cost of a reply is not noted");
         }
     }
+}
+
+/// Writes a line at once: a kill tears at most one.
+fn write_line(file: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+    let line = serde_json::to_string(line)?;
+    file.write_all(format!("{line}\n").as_bytes())
 }
 
 /// A request that was taken and is not sent yet: it is given back when this is dropped.

@@ -1,17 +1,16 @@
 //! Reports that are read result by result, and results of an interrupted experiment by their cases.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::locked::check_regular;
 use crate::report::{
-    CaseResult, CaseStatus, Report, ReportHead, ReportLine, Summary, missing_head, read_lines,
+    CaseResult, CaseStatus, Report, ReportHead, ReportLine, Summary, missing_head, read_lines, result_key,
 };
 use crate::report_text::{ReportResults, write_json_lines, write_junit, write_markdown, write_table};
 use crate::spending::SpentNote;
@@ -44,8 +43,6 @@ use crate::spending::SpentNote;
 pub struct StoredReport {
     head: ReportHead,
     summary: Summary,
-    /// The spending so far of an experiment under way.
-    spent: Option<SpentNote>,
     /// The bytes of it. What is written behind them later is not read.
     length: u64,
     source: SharedSource,
@@ -90,29 +87,27 @@ impl StoredReport {
         Ok(StoredReport::read(Arc::new(Mutex::new(source)), true, |_, _| ())?.0)
     }
 
-    /// Reads it once, and returns the number of its bytes too.
+    /// Reads it once, with what stands in each line, and returns the number of its bytes too.
     fn read(
         source: SharedSource,
         may_be_torn: bool,
-        mut visit: impl FnMut(u64, &CaseResult),
+        mut visit: impl FnMut(u64, &ReportLine),
     ) -> Result<(Option<Self>, u64), EvalError> {
-        let (mut head, mut summary, mut spent) = (None, Summary::default(), None);
+        let (mut head, mut summary) = (None, Summary::default());
         let length = {
             let source = &mut *source.lock().unwrap_or_else(PoisonError::into_inner);
             source.rewind().map_err(EvalError::io("reading of the report"))?;
             read_lines(&mut BufReader::new(source), may_be_torn, |place, line| {
+                visit(place, &line);
                 match line {
                     ReportLine::Head(found) => head = Some(*found),
-                    ReportLine::Result(result) => {
-                        summary.add(&result);
-                        visit(place, &result);
-                    }
-                    ReportLine::Spent(noted) => spent = Some(noted),
+                    ReportLine::Result(result) => summary.add(&result),
+                    ReportLine::Spent(_) | ReportLine::Begun(_) => {}
                 }
                 Ok(())
             })?
         };
-        Ok((head.map(|head| StoredReport { head, summary, spent, length, source }), length))
+        Ok((head.map(|head| StoredReport { head, summary, length, source }), length))
     }
 
     /// Mode and candidate.
@@ -133,7 +128,7 @@ impl StoredReport {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         source.rewind().map_err(EvalError::io("reading of the report"))?;
         read_lines(&mut BufReader::new(source.take(self.length)), false, |_, line| match line {
-            ReportLine::Head(_) | ReportLine::Spent(_) => Ok(()),
+            ReportLine::Head(_) | ReportLine::Spent(_) | ReportLine::Begun(_) => Ok(()),
             ReportLine::Result(result) => visit(&result),
         })
         .map(drop)
@@ -194,19 +189,27 @@ pub(crate) struct KnownResults {
     counts: Summary,
     /// The bytes at which results begin, without errors. The last result of a case counts.
     places: HashMap<u64, u64>,
+    /// The spending so far.
+    spent: Option<SpentNote>,
+    /// The keys of cases that are tried once only, and have begun.
+    begun: HashSet<u64>,
 }
 
 impl KnownResults {
     /// Reads them, up to a line that a kill has torn. Returns the number of bytes as well; there may be none.
     pub(crate) fn read(source: SharedSource) -> Result<(Option<Self>, u64), EvalError> {
         let (mut counts, mut places) = (Summary::default(), HashMap::new());
-        let (report, length) = StoredReport::read(source, true, |place, result| {
-            if result.status != CaseStatus::Error {
+        let (mut spent, mut begun) = (None, HashSet::new());
+        let (report, length) = StoredReport::read(source, true, |place, line| match line {
+            ReportLine::Result(result) if result.status != CaseStatus::Error => {
                 counts.add(result);
                 places.insert(result_key(&result.case, result.repeat), place);
             }
+            ReportLine::Spent(noted) => spent = Some(*noted),
+            ReportLine::Begun(key) => drop(begun.insert(*key)),
+            ReportLine::Head(_) | ReportLine::Result(_) => {}
         })?;
-        Ok((report.map(|report| KnownResults { report, counts, places }), length))
+        Ok((report.map(|report| KnownResults { report, counts, places, spent, begun }), length))
     }
 
     /// The results of a report in memory.
@@ -224,9 +227,14 @@ impl KnownResults {
         self.counts
     }
 
+    /// Whether a case that is tried once only has begun.
+    pub(crate) fn has_begun(&self, case: &str, repeat: u64) -> bool {
+        self.begun.contains(&result_key(case, repeat))
+    }
+
     /// The spending so far.
     pub(crate) const fn spent(&self) -> Option<SpentNote> {
-        self.report.spent
+        self.spent
     }
 
     /// The byte at which a result begins.
@@ -247,9 +255,4 @@ impl KnownResults {
         // NOTE: places are found by hashes.
         Ok(Some(result).filter(|result| result.case == case && result.repeat == repeat))
     }
-}
-
-/// The hash of a case with the number of its repeat.
-fn result_key(case: &str, repeat: u64) -> u64 {
-    hash(&format!("{repeat} {case}"))
 }

@@ -222,8 +222,8 @@ fn a_missing_ring_is_an_error() {
 
 #[test]
 fn a_user_of_whom_only_the_key_is_left_is_erased() {
-    let room = with_file();
     const KEYED: &str = "--store s.db --keys keys.toml";
+    let room = with_file();
     room.say(&format!("run a.toml -s s1 {KEYED} 555-0199"), "");
     room.say("erase a.toml -s s1 --reason mail --store s.db", "");
     room.check(

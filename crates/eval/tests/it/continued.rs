@@ -127,9 +127,9 @@ async fn the_bounds_of_an_experiment_hold_over_kills() {
 /// What is noted as spent in results so far.
 fn noted(results: &[u8], name: &str) -> u64 {
     let text = String::from_utf8_lossy(results).into_owned();
-    let lines =
+    let mut lines =
         text.split_inclusive('\n').filter(|line| line.starts_with(r#"{"spent""#) && line.ends_with('\n'));
-    let last = lines.last().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let last = lines.next_back().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
     last.map_or(0, |last| last["spent"][name].as_u64().expect("a number"))
 }
 

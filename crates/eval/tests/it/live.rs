@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use stepfold_agent_loop::Agent;
 use stepfold_agent_loop::test_kit::Script;
 use stepfold_eval::{
-    Case, CaseStatus, DataSet, Expectation, Experiment, Judge, Mode, Report, Rubric, Spending,
+    Case, CaseResult, CaseStatus, DataSet, Expectation, Experiment, Judge, Mode, Report, ReportFile, Rubric,
+    Spending,
 };
 use stepfold_runner::Runner;
 use stepfold_session_scopes::MemoryStore;
@@ -130,6 +131,46 @@ async fn a_judgement_is_a_stored_run_that_is_made_once() {
     case.expect = vec![Expectation::Judge(strict)];
     let result = Experiment::new(&agent).judge(judge).run_case(&case).await;
     assert_eq!((result.status, &*result.why()), (CaseStatus::Failed, "judge: It names one."));
+}
+
+/// A law: wherever a live experiment is killed, a tool that may run at most once does not run twice for a case: one that had begun is an
+/// error afterwards, and says why.
+#[tokio::test]
+async fn what_may_run_at_most_once_does_not_over_kills() {
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
+    let cases = || (0..4).map(|n| Case::new(format!("c{n}"), "go").expect(Expectation::Answered));
+    let run = async || {
+        let agent = payer(&ran, "assistant: > c1 pay()\nassistant: done");
+        let mut file = ReportFile::open(&path, &partial).expect("whole lines can be read");
+        let experiment = Experiment::new(&agent).mode(Mode::Live).allow_live("pay").concurrency(2);
+        let experiment = file.begin(experiment).expect("the same experiment");
+        let keep = |result: CaseResult, is_known| file.keep(&result, is_known);
+        let summary = experiment.run_each_known(DataSet::of(cases()), keep).await.expect("valid cases");
+        let left = std::fs::read(&partial).expect("results so far");
+        file.finish().expect("written");
+        (summary, left, std::mem::take(&mut *ran.lock().expect("no test panics within")).len())
+    };
+    let (summary, whole, calls) = run().await;
+    assert_eq!((summary.passed, calls), (4, 4));
+    let mut interrupted = 0;
+    for cut in (0..=whole.len()).filter(|cut| cut % 7 == 0 || *cut == whole.len()) {
+        std::fs::write(&partial, &whole[..cut]).expect("written");
+        let text = String::from_utf8_lossy(&whole[..cut]).into_owned();
+        let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let begun = lines.clone().filter(|line| line.starts_with(r#"{"begun""#)).count();
+        let passed = lines.filter(|line| line.contains(r#""status":"passed""#)).count();
+        let (summary, _, calls) = run().await;
+        assert_eq!(calls, 4 - begun, "{text}");
+        assert_eq!(
+            (summary.passed, summary.errors),
+            ((4 - begun + passed) as u64, (begun - passed) as u64),
+            "{text}"
+        );
+        interrupted += summary.errors;
+    }
+    assert!(interrupted > 0);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use stepfold_runner::session_scopes::{
     UserId, VerifySessions, WriteScope,
 };
 use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner, RunnerError};
+use stepfold_state_core::state::Schema;
 
 use crate::world::{hand_on, over_each_store};
 
@@ -54,7 +55,7 @@ impl SessionStore for Contended {
                     self.store.rewind(rewind).await?;
                 }
                 Faster::Appends => {
-                    let schema = SessionSchema::new(Default::default());
+                    let schema = SessionSchema::new(Schema::default());
                     let event = Event::new(event, run, author, request.at);
                     self.store.append(AppendEvent::new(key, request.to, event, &schema)).await?;
                 }
