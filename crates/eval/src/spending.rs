@@ -19,7 +19,7 @@ use stepfold_state_core::chat::{Prices, Usage};
 /// each request, so the requests under way at that moment can exceed it. A cost cannot be held without prices: a reply of
 /// a model that has none ends the spending.
 ///
-/// An experiment that continues in a [`ReportFile`](crate::ReportFile) goes on with what was spent before: each request is noted there
+/// An experiment that continues in a [`ReportFile`](crate::ReportFile) continues with what was spent before: each request is noted there
 /// before it is sent, so that the bound on requests is exact over kills too. The cost of a request
 /// whose reply did not come, at a kill or a timeout, is unknown and does not count: budgets of a runner count its estimate.
 ///

@@ -161,7 +161,7 @@ pub(super) fn cards(text: &str) -> Vec<Range<usize>> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit) {
         let start = at + digit;
-        // An escaped character, such as `%20`, is none of the number's digits.
+        // An escaped character, such as `%20`, has none of the number's digits.
         if start > 0
             && bytes[start - 1] == b'%'
             && start + 2 <= bytes.len()

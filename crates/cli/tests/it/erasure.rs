@@ -128,7 +128,7 @@ fn everything_is_not_erased_with_a_narrower_subject() {
     assert!(room.say("sessions a.toml --store s.db", "").contains("s2"));
 }
 
-/// A reason is somebody's text: it makes no line of its own.
+/// A reason is a text of a person: it makes no line of its own.
 #[test]
 fn a_reason_is_shown_in_one_line() {
     let room = room();

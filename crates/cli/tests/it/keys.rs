@@ -197,7 +197,7 @@ fn sessions_are_listed_without_the_ring() {
     assert!(listed.ends_with(", sealed\n"), "{listed}");
 }
 
-/// A missing ring of a store that has one is not made anew: it would have none of its keys.
+/// A missing ring of a store that has one is not made again: it would have none of its keys.
 #[test]
 fn a_missing_ring_is_an_error() {
     let room = with_file();

@@ -80,7 +80,7 @@ impl ChatModel for Asked {
     }
 }
 
-/// A law: the bounds on requests and costs hold over kills. Killed at a request, or at any byte of a line, the experiment goes on with
+/// A law: the bounds on requests and costs hold over kills. Killed at a request, or at any byte of a line, the experiment continues with
 /// what it has spent.
 #[tokio::test]
 async fn the_bounds_of_an_experiment_hold_over_kills() {
