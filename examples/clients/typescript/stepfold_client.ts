@@ -809,7 +809,7 @@ export interface NewErasure {
   dry_run?: boolean;
   /** Confirms that everything of the user is erased. */
   everything?: boolean;
-  /** The id of the erasure: a repeated request with the same id is recorded once. */
+  /** The id of the erasure: a repeated request with the same id is recorded once; one that would erase more is refused. */
   id?: string | null;
   /** The reason, which is recorded. It must not contain what is erased. */
   reason: string;

@@ -13,8 +13,9 @@ use super::error::failed;
 use super::transaction::{SqlParameters, with_timeout};
 use crate::error::SessionError;
 
-/// The number of comparisons of two connections. A pooler mostly gives the connection that was used last.
-const LOOKS: usize = 3;
+/// The number of comparisons of two connections. A pooler mostly gives the connection that was used last, unless others use it at the
+/// same time: then each look may find what a server would show.
+const LOOKS: usize = 8;
 
 /// The timeout for a connection that has nothing to wait for: a pooler with one connection for all gives none.
 const SOON: Duration = Duration::from_secs(2);
@@ -49,7 +50,7 @@ async fn compare(one: &Client, other: &Client) -> Result<bool, SessionError> {
         }
         let Ok(after) = tokio::time::timeout(SOON, process(one, "")).await else { return Ok(true) };
         other.batch_execute("COMMIT").await.map_err(failed("commit"))?;
-        if after? != before {
+        if after? != before || process(other, "").await? != held {
             return Ok(true);
         }
     }
