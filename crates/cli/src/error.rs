@@ -184,5 +184,6 @@ fn is_request_fault(error: &SessionError) -> bool {
             | SessionError::AlreadyExists { .. }
             | SessionError::NoSuchVersion { .. }
             | SessionError::IdempotencyKeyReused { .. }
+            | SessionError::ErasureReused { .. }
     )
 }

@@ -161,7 +161,7 @@ fn a_repeated_erasure_of_a_session_has_the_answer_of_the_first() {
     // Another session is not erased under the id.
     for dry in ["", " --dry-run"] {
         let said = room.say(&format!("erase a.toml -s s2 --reason mail --id t18{dry} --store s.db"), "");
-        assert!(said.contains("`t18` reused") && said.contains("use a new id"), "{said}");
+        assert!(said.contains("error: erasure id `t18` reused") && said.contains("use a new id"), "{said}");
     }
     let left = json(&room, "erase a.toml -s s2 --reason mail --dry-run");
     assert!(left["events"].as_u64().unwrap() > 0, "{left}");
