@@ -15,7 +15,7 @@ use crate::mode::Mode;
 use crate::report_text::{
     ReportResults, counted, percent, printable, write_json_lines, write_junit, write_markdown, write_table,
 };
-use crate::spending::{BEGUN_LINE, BegunLine, SPENT_LINE, SpentLine, SpentNote};
+use crate::spending::NoteLine;
 use crate::timelines::Timelines;
 use crate::trial::Trial;
 
@@ -376,7 +376,7 @@ impl Report {
             match line {
                 ReportLine::Head(found) => head = Some(*found),
                 ReportLine::Result(result) => results.push(*result),
-                ReportLine::Spent(_) | ReportLine::Begun(_) => {}
+                ReportLine::Note(_) => {}
             }
             Ok(())
         })?;
@@ -428,10 +428,8 @@ impl fmt::Display for Report {
 pub(crate) enum ReportLine {
     Head(Box<ReportHead>),
     Result(Box<CaseResult>),
-    /// The spending so far, among the results of an experiment under way.
-    Spent(SpentNote),
-    /// The [key](result_key) of a case that is tried once only, before it is.
-    Begun(u64),
+    /// A note among the results of an experiment under way.
+    Note(NoteLine),
 }
 
 /// The hash of a case with the number of its repeat.
@@ -466,11 +464,11 @@ fn parsed(line: &[u8], number: usize) -> Result<ReportLine, EvalError> {
     let fault = |why: String| EvalError::Line { what: "report", line: number, column: None, why };
     let json = |error| EvalError::json("report", number, &error);
     let text = std::str::from_utf8(line).map_err(|_| fault("expected text in UTF-8".to_owned()))?;
-    if number > 1 && text.starts_with(SPENT_LINE) {
-        return serde_json::from_str(text).map(|line: SpentLine| ReportLine::Spent(line.spent)).map_err(json);
-    }
-    if number > 1 && text.starts_with(BEGUN_LINE) {
-        return serde_json::from_str(text).map(|line: BegunLine| ReportLine::Begun(line.begun)).map_err(json);
+    // NOTE: a result is no note from its first field on.
+    if number > 1
+        && let Ok(note) = serde_json::from_str(text)
+    {
+        return Ok(ReportLine::Note(note));
     }
     if number > 1 {
         return serde_json::from_str(text).map(ReportLine::Result).map_err(json);

@@ -56,21 +56,14 @@ pub(crate) struct SpentNote {
     has_no_price: bool,
 }
 
-/// The beginning of such a line.
-pub(crate) const SPENT_LINE: &str = "{\"spent\":";
-
+/// A line that is no result, among those of an experiment under way.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct SpentLine {
-    pub(crate) spent: SpentNote,
-}
-
-/// The beginning of the line of a case that is tried once only.
-pub(crate) const BEGUN_LINE: &str = "{\"begun\":";
-
-/// Its key, since a name would have to be erased.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct BegunLine {
-    pub(crate) begun: u64,
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NoteLine {
+    /// The spending so far.
+    Spent(SpentNote),
+    /// A case that is tried once only, before it is: its [key](crate::report::result_key), since a name would have to be erased.
+    Begun(u64),
 }
 
 #[derive(Debug, Default)]
@@ -126,14 +119,14 @@ impl Spending {
             nanodollars: self.spent.nanodollars.load(Ordering::SeqCst),
             has_no_price: self.spent.has_no_price.load(Ordering::SeqCst),
         };
-        write_line(&mut file, &SpentLine { spent })
+        write_line(&mut file, &NoteLine::Spent(spent))
             .map_err(|error| format!("the spending could not be noted: {error}"))
     }
 
     /// Notes that a case has begun that is tried once only.
     pub(crate) fn note_begun(&self, begun: u64) -> std::io::Result<()> {
         let Some(file) = &self.notes else { return Ok(()) };
-        write_line(&mut file.lock().unwrap_or_else(PoisonError::into_inner), &BegunLine { begun })
+        write_line(&mut file.lock().unwrap_or_else(PoisonError::into_inner), &NoteLine::Begun(begun))
     }
 
     /// The requests that were sent so far, those of the judge included, and those before an interruption.
@@ -194,7 +187,7 @@ impl Spending {
 }
 
 /// Writes a line at once: a kill tears at most one.
-fn write_line(file: &mut File, line: &impl Serialize) -> std::io::Result<()> {
+fn write_line(file: &mut File, line: &NoteLine) -> std::io::Result<()> {
     let line = serde_json::to_string(line)?;
     file.write_all(format!("{line}\n").as_bytes())
 }

@@ -13,7 +13,7 @@ use crate::report::{
     CaseResult, CaseStatus, Report, ReportHead, ReportLine, Summary, missing_head, read_lines, result_key,
 };
 use crate::report_text::{ReportResults, write_json_lines, write_junit, write_markdown, write_table};
-use crate::spending::SpentNote;
+use crate::spending::{NoteLine, SpentNote};
 
 /// A stored report, read result by result whenever its results are needed: memory does not grow with them.
 ///
@@ -102,7 +102,7 @@ impl StoredReport {
                 match line {
                     ReportLine::Head(found) => head = Some(*found),
                     ReportLine::Result(result) => summary.add(&result),
-                    ReportLine::Spent(_) | ReportLine::Begun(_) => {}
+                    ReportLine::Note(_) => {}
                 }
                 Ok(())
             })?
@@ -128,7 +128,7 @@ impl StoredReport {
         let source = &mut *self.source.lock().unwrap_or_else(PoisonError::into_inner);
         source.rewind().map_err(EvalError::io("reading of the report"))?;
         read_lines(&mut BufReader::new(source.take(self.length)), false, |_, line| match line {
-            ReportLine::Head(_) | ReportLine::Spent(_) | ReportLine::Begun(_) => Ok(()),
+            ReportLine::Head(_) | ReportLine::Note(_) => Ok(()),
             ReportLine::Result(result) => visit(&result),
         })
         .map(drop)
@@ -205,8 +205,8 @@ impl KnownResults {
                 counts.add(result);
                 places.insert(result_key(&result.case, result.repeat), place);
             }
-            ReportLine::Spent(noted) => spent = Some(*noted),
-            ReportLine::Begun(key) => drop(begun.insert(*key)),
+            ReportLine::Note(NoteLine::Spent(noted)) => spent = Some(*noted),
+            ReportLine::Note(NoteLine::Begun(key)) => drop(begun.insert(*key)),
             ReportLine::Head(_) | ReportLine::Result(_) => {}
         })?;
         Ok((report.map(|report| KnownResults { report, counts, places, spent, begun }), length))

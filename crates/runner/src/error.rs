@@ -428,7 +428,20 @@ impl RunnerError {
     /// # }).unwrap();
     /// ```
     pub fn is_session_not_found(&self) -> bool {
-        matches!(&self.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::NotFound { .. }))
+        matches!(self.of_store(), Some(SessionError::NotFound { .. }))
+    }
+
+    /// The error of the store, if it is one.
+    pub(crate) fn of_store(&self) -> Option<&SessionError> {
+        match &self.kind {
+            RunnerErrorKind::Store { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
+    /// Whether the id of an event is in use.
+    pub(crate) fn is_event_reused(&self) -> bool {
+        matches!(self.of_store(), Some(SessionError::EventReused { .. }))
     }
 
     /// The partial outcome of the failed run, or the outcome of the one that was recovered before the session

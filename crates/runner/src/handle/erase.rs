@@ -534,16 +534,12 @@ impl OpenErasure<'_> {
 
 /// Whether another writer was faster, or the same request in another process.
 fn is_outrun(error: &RunnerError) -> bool {
-    match &error.kind {
-        RunnerErrorKind::Conflict { .. } => true,
-        RunnerErrorKind::Store { source, .. } => matches!(**source, SessionError::EventReused { .. }),
-        _ => false,
-    }
+    matches!(error.kind, RunnerErrorKind::Conflict { .. }) || error.is_event_reused()
 }
 
 /// Whether an erasure failed since its id is that of an earlier one.
 fn is_reused(error: &RunnerError) -> bool {
-    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if matches!(**source, SessionError::ErasureReused { .. }))
+    matches!(error.of_store(), Some(SessionError::ErasureReused { .. }))
 }
 
 /// The events after a version that repeat earlier ones: summaries, and conversations that were rewritten, of the run or of one inside

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use stepfold_agent_loop::{Decision, Decisions, Input};
-use stepfold_session_scopes::{InvocationId, SessionError};
+use stepfold_session_scopes::InvocationId;
 use stepfold_tools::CancellationToken;
 
 use crate::access::key_lookup::{MessageFate, has_hidden_inherited};
@@ -162,13 +162,7 @@ fn keyed(key: &InvocationId, decisions: Decisions) -> Decisions {
 
 /// Whether the message may have been taken by a run that a rewind hid.
 fn may_be_hidden(error: &RunnerError) -> bool {
-    match error {
-        RunnerError { kind: RunnerErrorKind::Withdrawn, .. } => true,
-        RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } => {
-            matches!(**source, SessionError::EventReused { .. })
-        }
-        _ => false,
-    }
+    matches!(error.kind, RunnerErrorKind::Withdrawn) || error.is_event_reused()
 }
 
 impl IntoFuture for RunAs {

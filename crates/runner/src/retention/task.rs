@@ -6,7 +6,7 @@ use stepfold_session_scopes::ErrorKind;
 
 use super::pass::RetentionOptions;
 use crate::core::runner_core::Runner;
-use crate::error::{RunnerError, RunnerErrorKind};
+use crate::error::RunnerError;
 
 /// The pause before a pass that continues another one.
 const NEXT_PART: Duration = Duration::from_secs(1);
@@ -69,5 +69,5 @@ impl Runner {
 }
 
 fn is_unsupported(error: &RunnerError) -> bool {
-    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if source.kind() == ErrorKind::Unsupported)
+    error.of_store().is_some_and(|source| source.kind() == ErrorKind::Unsupported)
 }

@@ -125,7 +125,7 @@ impl InvocationDriver<'_> {
                 }
             }
             // The invocation of this message has begun already.
-            error if is_event_reused(error) => {
+            error if error.is_event_reused() => {
                 let still_waits = |entry: &InboxMessage| self.access.local.inbox.entry(&entry.id).is_some();
                 self.access.read_inbox().await.is_ok() && !entries.iter().any(still_waits)
             }
@@ -190,9 +190,5 @@ fn joined(entries: &[InboxMessage]) -> Input {
 fn cannot_begin(error: &RunnerError) -> bool {
     // A message that was sent again after the store had dropped its key.
     matches!(error.kind, RunnerErrorKind::Run { .. } | RunnerErrorKind::Input { .. })
-        || is_event_reused(error)
-}
-
-fn is_event_reused(error: &RunnerError) -> bool {
-    matches!(error, RunnerError { kind: RunnerErrorKind::Store { source, .. }, .. } if matches!(**source, SessionError::EventReused { .. }))
+        || error.is_event_reused()
 }
