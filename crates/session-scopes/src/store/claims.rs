@@ -8,24 +8,24 @@
 //! The claim of a session is in one of five states. *free*: no worker has it. *scheduled*: free, and
 //! [due](ReleaseClaim::due) at a time. *held*: a worker has it. *expired*: its time has passed; it still belongs
 //! to its holder until another worker takes over. *abandoned*: its holder [released](ReleaseClaim::unfinished) it
-//! with work left. Each operation gives the next state, or an error and no change:
+//! with work left; its token is none any more, so that a renewal which is still on its way is late. Each operation gives the next state, or an error and no change:
 //!
 //! | operation | free | scheduled | held | expired | abandoned |
 //! |---|---|---|---|---|---|
 //! | claim by another worker | held | held | `Claimed` | held | held |
 //! | claim by the same worker | held | held | held | held | held |
 //! | claim that takes over | held | held | held | held | held |
-//! | renew with the current token | `ClaimLost` | `ClaimLost` | held | held | held |
+//! | renew with the current token | `ClaimLost` | `ClaimLost` | held | held | `ClaimLost` |
 //! | renew with an earlier token | `ClaimLost` | `ClaimLost` | `ClaimLost` | `ClaimLost` | `ClaimLost` |
-//! | release | free | scheduled | free | free | free |
-//! | release until a time | free | scheduled | scheduled | scheduled | scheduled |
+//! | release | free | scheduled | free | free | abandoned |
+//! | release until a time | free | scheduled | scheduled | scheduled | abandoned |
 //! | release with work left | free | scheduled | abandoned | abandoned | abandoned |
 //! | release with an earlier token | free | scheduled | held | expired | abandoned |
 //! | append without a claim | free | scheduled | held | expired | abandoned |
 //! | append with `Take` | held | held | `Claimed` | held | held |
 //! | append with `Once` | free | scheduled | `Claimed` | free | free |
-//! | append with `Hold` | `ClaimLost` | `ClaimLost` | held | held | held |
-//! | append with `Release` | `ClaimLost` | `ClaimLost` | free | free | free |
+//! | append with `Hold` | `ClaimLost` | `ClaimLost` | held | held | `ClaimLost` |
+//! | append with `Release` | `ClaimLost` | `ClaimLost` | free | free | `ClaimLost` |
 //! | delete | deleted | deleted | `Claimed` | deleted | deleted |
 
 use std::time::Duration;
@@ -463,7 +463,8 @@ impl ClaimFence {
         };
         let (owner, expires) = self.holder_of(key, token)?;
         let holder = (owner.clone(), passed_expiry((*expires).min(now.unwrap_or(at))));
-        Ok(ClaimFence { token, holder: Some(holder), due: None })
+        // NOTE: the next token: a heartbeat of the former holder that arrives after this would make it wait for a dead claim.
+        Ok(ClaimFence { token: token + 1, holder: Some(holder), due: None })
     }
 
     /// Rejects a token that is not the current one.
@@ -594,8 +595,12 @@ mod tests {
             left.claimed(&key(), &worker("b"), MINUTE, TakeOver::Never, now).unwrap();
         }
         assert_eq!(free_since(left.claim().unwrap().expires), at(30));
-        let again = left.released_by(&ReleaseClaim::new(key(), held.token).unfinished(at(50)), None).unwrap();
-        assert_eq!(again, left);
+        // Whatever the former holder sends late is too late.
+        for late in [at(30), at(50)] {
+            let lost = left.renewed(&key(), held.token, MINUTE, late).unwrap_err();
+            assert!(matches!(lost, SessionError::ClaimLost { .. }), "{lost}");
+            left.released_by(&ReleaseClaim::new(key(), held.token).unfinished(late), None).unwrap_err();
+        }
     }
 
     #[test]
