@@ -602,7 +602,8 @@ async fn sessions_without_a_worker_in_which_work_is_left_are_listed(context: Cas
     // A heartbeat of the worker that is answered after its release does not bring the claim back.
     let late = context.store.renew(RenewClaim::new(key("left")?, left.token, MINUTE * 60, at(2))).await;
     ensure!(matches!(late, Err(SessionError::ClaimLost { .. })), "renewed after a release: {late:?}");
-    let late = context.store.renew_all(RenewClaims::new([(key("left")?, left.token)], MINUTE * 60, at(2))).await?;
+    let late =
+        context.store.renew_all(RenewClaims::new([(key("left")?, left.token)], MINUTE * 60, at(2))).await?;
     ensure!(matches!(late[..], [Err(SessionError::ClaimLost { .. })]), "renewed after a release: {late:?}");
     let done = context.store.claim(claim("done", MINUTE)?).await?;
     context.store.release(ReleaseClaim::new(key("done")?, done.token)).await?;
