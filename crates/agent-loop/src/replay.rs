@@ -299,10 +299,9 @@ impl ReplayedRun {
         }
         adopt_redaction(&mut compared, recorded);
         if compared != *recorded {
-            let mut log = self.run.transcript().clone();
+            let mut log = recorded.rewrite.as_ref().unwrap_or(self.run.transcript()).clone();
             log.extend(recorded.messages.iter().cloned());
-            let log = recorded.rewrite.as_ref().unwrap_or(&log);
-            if let Some(difference) = first_difference(recorded, &compared, log, is_alike) {
+            if let Some(difference) = first_difference(recorded, &compared, &log, is_alike) {
                 return Err(at(difference));
             }
         }
@@ -473,6 +472,14 @@ fn adopt_beginning(made: &mut Event, recorded: &Event, run: &Run) {
         repairs.clone_from(known_repairs);
         made.rewrite.clone_from(&recorded.rewrite);
         made.messages.clone_from(&recorded.messages);
+    }
+    // Records of earlier versions have the new messages at the end of a repaired conversation.
+    if let (Some(rewrite), Some(whole)) = (&made.rewrite, &recorded.rewrite)
+        && recorded.messages.is_empty()
+        && whole.len() == rewrite.len() + made.messages.len()
+    {
+        let messages = std::mem::take(&mut made.messages);
+        made.rewrite = Some(rewrite.iter().cloned().chain(messages).collect());
     }
     *messages_before = *known_before;
 }

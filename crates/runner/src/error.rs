@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stepfold_agent_loop::{
     DecisionError, Divergence, EditError, FeedError, Outcome, RunError, RunFault, StartError,
 };
-use stepfold_session_scopes::{InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
+use stepfold_session_scopes::{ErrorKind, InvocationId, SessionError, SessionKey, Timestamp, WorkerId};
 use thiserror::Error as ThisError;
 
 /// An error of an invocation in a session. Everything that was committed is kept.
@@ -429,6 +429,12 @@ impl RunnerError {
     /// ```
     pub fn is_session_not_found(&self) -> bool {
         matches!(self.of_store(), Some(SessionError::NotFound { .. }))
+    }
+
+    /// Whether the content of the session is sealed and its key is not there: the store was opened without its key ring, or the
+    /// user was erased. What needs no content can still be read: lists show such a session.
+    pub fn is_sealed(&self) -> bool {
+        self.of_store().is_some_and(|error| error.kind() == ErrorKind::Sealed)
     }
 
     /// The error of the store, if it is one.

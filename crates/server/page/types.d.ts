@@ -7,7 +7,7 @@ export type Json = any;
 export interface App { app: string; agent: string; description?: string | null; model: string; schema: Json; has_graph: boolean; prices?: Prices; tools?: Tool[]; refused_tools?: RefusedTool[]; agents?: { name: string; tools: Tool[]; refused_tools?: RefusedTool[] }[] }
 export interface RefusedTool { toolset: string; tool: string; reason: string }
 export interface Parent { id: string; version: number }
-export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
+export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "sealed" | "deleted";
 export interface SessionRow { id: string; version: number; oldest: number; created: string; updated: string; claimed: boolean; parent?: Parent | null; status?: Status; title?: string; forks?: number; imported?: { by: string; at: string; version: number } }
 /** A session that changed, as the live stream of all of them has it. */
 export interface Changed { app: string; id: string; version: number; status: Status }

@@ -133,6 +133,17 @@ impl HookReport {
     }
 }
 
+/// A repaired conversation, and the new messages after it: they are found, and shown, as those of their event. If the repair
+/// has changed them too, they are within the conversation.
+fn split_from_new(log: Transcript, new: &[Arc<Message>]) -> (Option<Transcript>, Vec<Arc<Message>>) {
+    let before = log.len().saturating_sub(new.len());
+    if log.iter_from(before).eq(new) {
+        (Some(log.iter().take(before).cloned().collect()), new.to_vec())
+    } else {
+        (Some(log), Vec::new())
+    }
+}
+
 /// The state that a run begins with, and what its inputs write to it.
 pub(super) fn first_state(
     schema: &Schema,
@@ -268,7 +279,7 @@ impl Run {
         event.shared = self.shared_values();
         event.delta = fresh.delta.clone();
         if is_repaired {
-            event.rewrite = Some(log);
+            (event.rewrite, event.messages) = split_from_new(log, &fresh.messages);
         } else {
             event.messages.clone_from(&fresh.messages);
         }

@@ -232,10 +232,10 @@ impl Input {
         let messages = match &began.rewrite {
             None => began.messages.clone(),
             // The repair was of the conversation followed by the new messages; they come after the repaired
-            // conversation alone.
+            // conversation alone, within the rewrite or after it.
             Some(rewrite) => {
                 let before = state.messages().repair().transcript.len();
-                rewrite.iter_from(before).cloned().collect()
+                rewrite.iter_from(before).chain(&began.messages).cloned().collect()
             }
         };
         let delta = Some(began.delta.clone());

@@ -3,8 +3,8 @@
 use serde_json::json;
 use stepfold::agent_loop::{ApprovalRequest, ExhaustedBudget};
 use stepfold::prelude::*;
-use stepfold::runner::{RunnerError, RunnerErrorKind, exhausted_budget, is_unfinished};
-use stepfold::session_scopes::{ErrorKind, OutlineSessions, Session, SessionKey, WorkerId};
+use stepfold::runner::{RunnerError, exhausted_budget, is_unfinished};
+use stepfold::session_scopes::{OutlineSessions, Session, SessionKey, WorkerId};
 use stepfold::terminal::TextStyle;
 
 use crate::args::{BusyPolicy, SessionArgs};
@@ -94,13 +94,13 @@ impl SessionSummary {
     async fn of(runner: &Runner, session: &Session) -> Result<Option<Self>, RunnerError> {
         let SessionKey { app, user, id } = session.key.clone();
         let found = match runner.outlines(OutlineSessions::new(app, user, [id])).await {
-            Err(error) if is_sealed(&error) => return Ok(Some(SessionSummary::sealed(runner, session))),
+            Err(error) if error.is_sealed() => return Ok(Some(SessionSummary::sealed(runner, session))),
             found => found?,
         };
         let Some((session, outline)) = found.into_iter().flatten().next() else { return Ok(None) };
         match SessionSummary::read(&session, &outline.session).await {
             Err(error) if error.is_session_not_found() => Ok(None),
-            Err(error) if is_sealed(&error) => Ok(Some(SessionSummary::sealed(runner, &outline.session))),
+            Err(error) if error.is_sealed() => Ok(Some(SessionSummary::sealed(runner, &outline.session))),
             summary => summary.map(Some),
         }
     }
@@ -145,11 +145,6 @@ impl SessionSummary {
             messages => format!("{activity}, {} in the inbox", show::counted(messages, "message")),
         }
     }
-}
-
-/// Whether content is sealed, and its key is not there.
-fn is_sealed(error: &RunnerError) -> bool {
-    matches!(&error.kind, RunnerErrorKind::Store { source, .. } if source.kind() == ErrorKind::Sealed)
 }
 
 /// The end of a line about these requests; empty without any.

@@ -38,16 +38,17 @@ fn is_input_of(event: &CommittedEvent, id: &InvocationId, input: &Input) -> bool
     let event = &event.event;
     let messages: Vec<&Message> = input.messages().collect();
     let is_there = match rewrite(event) {
-        // The conversation was repaired: they are at its end.
-        Some(rewrite) => serde_json::from_str::<Transcript>(rewrite.get()).is_ok_and(|log| {
-            let from = log.len().saturating_sub(messages.len());
-            log.iter_from(from).map(|message| &**message).eq(messages.iter().copied())
-        }),
-        None if event.invocation == *id => {
+        // Earlier versions stored them at the end of the repaired conversation.
+        Some(rewrite) if event.messages.is_empty() => serde_json::from_str::<Transcript>(rewrite.get())
+            .is_ok_and(|log| {
+                let from = log.len().saturating_sub(messages.len());
+                log.iter_from(from).map(|message| &**message).eq(messages.iter().copied())
+            }),
+        _ if event.invocation == *id => {
             event.messages.iter().map(|message| &**message).eq(messages.iter().copied())
         }
         // With those of others.
-        None => event
+        _ => event
             .messages
             .windows(messages.len().max(1))
             .any(|window| window.iter().map(|message| &**message).eq(messages.iter().copied())),

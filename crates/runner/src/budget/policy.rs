@@ -612,3 +612,57 @@ impl From<BudgetError> for MeterError {
         refused(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All conversations of at most four messages out of two texts.
+    fn conversations() -> Vec<Vec<&'static str>> {
+        let mut all = vec![Vec::new()];
+        let mut from = 0;
+        for _ in 0..4 {
+            let to = all.len();
+            for at in from..to {
+                for text in ["a", "b"] {
+                    let longer: Vec<_> = all[at].iter().copied().chain([text]).collect();
+                    all.push(longer);
+                }
+            }
+            from = to;
+        }
+        all
+    }
+
+    /// Shares no message with another one.
+    fn counted(texts: &[&str]) -> CountedInput {
+        let messages = texts.iter().copied().map(Message::user).collect();
+        let (tools, in_messages, in_tools, in_format) = (Arc::default(), 0, 0, 0);
+        CountedInput { messages, twin: None, tools, in_messages, in_tools, in_format }
+    }
+
+    /// What is known of the twin's last request saves comparisons, and changes no result.
+    #[test]
+    fn a_request_of_a_twin_is_compared_by_its_messages() {
+        let all = conversations();
+        assert_eq!(all.len(), 31);
+        for own in &all {
+            let input = counted(own);
+            for asked in &all {
+                let request = ChatRequest::new(counted(asked).messages);
+                let begins = asked.starts_with(own);
+                assert_eq!(input.begins_twin(&request, None), begins, "{own:?} of {asked:?}");
+                for last in &all {
+                    for shared in 0..=last.len() {
+                        let last_input = counted(last).with_twin(&counted(&last[..shared]));
+                        let found = input.begins_twin(&request, Some(&last_input));
+                        assert_eq!(
+                            found, begins,
+                            "{own:?} of {asked:?} after {last:?}, of which {shared} are the twin's"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -6,7 +6,8 @@ use stepfold_runner::agent_loop::test_kit::Script;
 use stepfold_runner::agent_loop::trim::{Summarize, Trim};
 use stepfold_runner::agent_loop::{Agent, AgentBuilder, Exit, Input, RunLimits};
 use stepfold_runner::session_scopes::{
-    AppendEvent, Author, DeleteSession, Event, EventId, EventRange, InvocationId, SessionStore,
+    AppendEvent, Author, DeleteSession, Event, EventId, EventRange, InvocationId, SearchSessions,
+    SessionStore,
 };
 use stepfold_runner::{RunnerError, RunnerErrorKind, SessionHandle, WallClock as _};
 use stepfold_state_core::chat::Transcript;
@@ -222,6 +223,10 @@ fn a_broken_history_is_repaired_on_entry() {
                 assistant: fine
             "#]]
             .assert_eq(&outcome.transcript().to_string());
+            // The message is one of the session: found, and shown with its event.
+            let search = SearchSessions::in_session(session.key().clone(), "and now");
+            let found = world.store().search(search).await.unwrap();
+            assert_eq!(found.len(), 1, "{found:?}");
         });
         process(async {
             let session = world.session(world.agent(script)).await;

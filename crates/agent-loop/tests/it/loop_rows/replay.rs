@@ -284,9 +284,23 @@ async fn replay_of_a_run_that_was_repaired() {
     let run = Run::new(&agent, Input::on(state.clone()).say("go on"), "run").unwrap();
     let mut recording = Recording::of(&run);
     let outcome = run.resume().observe(&mut recording).await.unwrap();
-    let again = Run::new(&agent, Input::recorded(state, &recording.events()[0]), "run").unwrap();
-    let replayed = again.replay(recording.events(), |_| true).unwrap();
-    assert_eq!(replayed.digest(), outcome.run().digest());
+    let mut events = recording.events().to_vec();
+    let texts: Vec<_> = events[0].messages.iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go on"], "the new message is that of its event");
+    assert!(!events[0].rewrite.as_ref().unwrap().to_string().contains("go on"));
+    for _ in 0..2 {
+        let again = Run::new(&agent, Input::recorded(state.clone(), &events[0]), "run").unwrap();
+        let replayed = again.replay(&events, |_| true).unwrap();
+        assert_eq!(replayed.digest(), outcome.run().digest());
+        // Records of earlier versions have it within the conversation.
+        let new = std::mem::take(&mut events[0].messages);
+        events[0].rewrite.as_mut().unwrap().extend(new);
+    }
+    // What somebody else has said is a difference in both.
+    let other = Run::new(&agent, Input::on(state).say("stop"), "run").unwrap();
+    for events in [recording.events(), &events] {
+        assert!(matches!(other.clone().replay(events, |_| true), Err(Divergence::At { event: 0, .. })));
+    }
 }
 
 fn visit(name: &str) -> ToolBuilder {

@@ -151,6 +151,11 @@ impl Problem {
         self.0.kind
     }
 
+    /// Whether it is about content whose key is not there.
+    pub(in crate::http) fn is_sealed(&self) -> bool {
+        self.kind() == "sealed"
+    }
+
     pub(in crate::http) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
@@ -416,7 +421,6 @@ impl From<&SessionError> for Problem {
             (SessionError::NotFound { key }, _) => Problem::unknown_session(key.id.as_str()),
             (_, ErrorKind::AlreadyExists) => Problem::new(S::CONFLICT, "exists", "Already exists", detail),
             (SessionError::Erased { .. }, _) => Problem::new(S::GONE, "erased", "Content erased", detail),
-            // NOTE: a server has the ring of its store, so what is sealed is that of an erased user.
             (_, ErrorKind::Sealed) => Problem::new(S::GONE, "sealed", "Content sealed", detail),
             (_, ErrorKind::Invalid) => Problem::new(S::BAD_REQUEST, "invalid", "Invalid request", detail),
             (_, ErrorKind::Full) => {

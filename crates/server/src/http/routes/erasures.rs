@@ -105,6 +105,10 @@ pub(super) struct ErasureRow {
     spend: u64,
     /// The budgets of the user that are erased.
     budgets: u64,
+    /// Whether the user had a key in the ring of the store, which is destroyed.
+    key: bool,
+    /// Whether there was anything to erase: not of an unknown user, nor of what was erased before.
+    found: bool,
     /// The erased cases of data sets that were taken from it, with their results, and all of an erased user's own data sets.
     cases: Vec<ErasedCaseRow>,
     /// The number of the erased results of such cases.
@@ -126,6 +130,7 @@ pub(super) async fn erase(
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
     let (report, CopyRows { cases, results }) = erased(&app, erasure).await?;
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
+    let found = !report.is_empty() || !cases.is_empty() || results > 0;
     let version = |(key, version): &(stepfold_session_scopes::SessionKey, u64)| ErasedVersion {
         session: key.id.to_string(),
         version: *version,
@@ -138,6 +143,8 @@ pub(super) async fn erase(
         user_keys: report.user_keys,
         spend: report.spend,
         budgets: report.budgets,
+        key: report.had_key,
+        found,
         cases,
         results,
         vacuumed,

@@ -106,7 +106,10 @@ async fn known_overviews(
     let Some(budget) = budget else { return Ok(sessions.iter().map(|_| None).collect()) };
     let ids = sessions.iter().map(|session| session.key.id.clone()).collect();
     let depth = OverviewDepth { first: FIRST, bytes: budget.bytes, runs: RunsOf::Stopped };
-    Ok(overviews(app, user, ids, depth).await?)
+    match overviews(app, user, ids, depth).await {
+        Err(error) if error.is_sealed() => Ok(sessions.iter().map(|_| None).collect()),
+        found => Ok(found?),
+    }
 }
 
 /// The row of a session.
@@ -179,8 +182,8 @@ async fn acquire_turn<'a>(
     let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
     let taken = async { newest?.reserve(memory, app.runner()).await };
     match taken.await {
-        // It may have been deleted meanwhile.
-        Err(problem) if problem.status() != StatusCode::NOT_FOUND => Err(problem),
+        // It may have been deleted meanwhile, or its sizes are sealed with the rest.
+        Err(problem) if problem.status() != StatusCode::NOT_FOUND && !problem.is_sealed() => Err(problem),
         _ => Ok(turn),
     }
 }
@@ -195,14 +198,19 @@ async fn filtered_row(
     Ok(filter.matches(&row).then_some(row))
 }
 
-/// The title of a session, and who imported it.
+/// The title of a session, and who imported it; nothing of one that is sealed.
 async fn title_and_import(
     app: &App,
     session: &SessionHandle,
 ) -> Result<(Option<String>, Option<ImportedRow>), Problem> {
-    let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
-    let first = session.read_events(page.range).await?;
-    Ok((title(&first.events), ImportedRow::of(&first.events)))
+    let first = async {
+        let page = PagePlan::just_after(app.runner(), session.key(), (0, FIRST)).await?;
+        Ok(session.read_events(page.range).await?)
+    };
+    match first.await {
+        Err(problem) if Problem::is_sealed(&problem) => Ok((None, None)),
+        first => first.map(|first| (title(&first.events), ImportedRow::of(&first.events))),
+    }
 }
 
 /// The number of sessions that are described at once.

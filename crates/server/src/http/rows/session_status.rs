@@ -22,6 +22,9 @@ pub(in crate::http) enum Status {
     Idle,
     /// Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there.
     Invalid,
+    /// No worker has it, and the rest is sealed: the server was started without the key ring of its store, or the key was
+    /// destroyed.
+    Sealed,
     /// There is no such session any more.
     Deleted,
 }
@@ -31,12 +34,23 @@ impl Status {
     pub(in crate::http) fn is_stopped(self) -> bool {
         match self {
             Status::Waiting | Status::Interrupted | Status::Failed | Status::Invalid => true,
-            Status::Running | Status::Idle | Status::Deleted => false,
+            Status::Running | Status::Idle | Status::Sealed | Status::Deleted => false,
         }
     }
 
-    /// A session with its newest event, and its status.
+    /// A session with its newest event, unless that is sealed, and its status.
     pub(in crate::http) async fn of(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
+        match Status::of_content(session).await {
+            Err(error) if error.is_sealed() => {
+                let stored = session.read_events(EventRange::None).await?;
+                let status = if is_running(session, &stored) { Status::Running } else { Status::Sealed };
+                Ok((stored, status))
+            }
+            found => found,
+        }
+    }
+
+    async fn of_content(session: &SessionHandle) -> Result<(Session, Status), RunnerError> {
         let stored = session.read_events(EventRange::Last(1)).await?;
         let status = match is_running(session, &stored) {
             true => Status::Running,

@@ -36,7 +36,10 @@ async fn administrators_erase_an_event() {
     let mut dry = body.clone();
     dry["dry_run"] = true.into();
     let listed = site.post("root", "/erasures", dry).await.json();
-    assert_eq!((&listed["events"], &listed["dry_run"]), (&json!(1), &json!(true)));
+    assert_eq!(
+        (&listed["events"], &listed["dry_run"], &listed["found"]),
+        (&json!(1), &json!(true), &json!(true))
+    );
     assert!(text(&site).await.contains(MARKER));
     let erased = site.post("root", "/erasures", body.clone()).await.json();
     assert_eq!(erased["versions"], json!([{"session": "s1", "version": 1}]));
@@ -63,6 +66,11 @@ async fn administrators_erase_a_user() {
     let body = json!({"user": "ada", "everything": true, "reason": "ticket 18", "vacuum": true});
     let erased = site.post("root", "/erasures", body).await.json();
     assert_eq!((&erased["sessions"], &erased["vacuumed"]), (&json!(["s1"]), &json!(true)));
+    assert_eq!((&erased["found"], &erased["key"]), (&json!(true), &json!(false)));
+    let again = site
+        .post("root", "/erasures", json!({"user": "ada", "everything": true, "reason": "ticket 18"}))
+        .await;
+    assert_eq!(again.json()["found"], false, "{}", again.text);
     assert_eq!(site.get("ada", "/sessions/s1").await.status, 404);
     assert_eq!(site.get("ada", "/sessions").await.json()["sessions"], json!([]));
 }

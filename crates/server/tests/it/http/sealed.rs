@@ -91,6 +91,15 @@ async fn an_export_is_open_and_an_import_is_sealed_by_the_ring_of_its_store() {
         assert_eq!(refused.problem(), (410, "sealed".to_owned()));
         let refused = bare.post("ada", "/import?id=s3", export.clone()).await;
         assert_eq!(refused.problem(), (410, "sealed".to_owned()));
+        // Its list has the session beside its status, and nothing of its content.
+        let listed = bare.get("ada", "/sessions").await;
+        assert_eq!(listed.status, 200, "{}", listed.text);
+        let rows = listed.json()["sessions"].clone();
+        let [row] = &rows.as_array().unwrap()[..] else { panic!("{rows}") };
+        assert_eq!(
+            (&row["id"], &row["status"], &row["title"]),
+            (&json!("s2"), &json!("sealed"), &Value::Null)
+        );
         assert_eq!(to.get("ada", "/sessions/s3").await.status, 404);
 
         // Into a store without a ring it is stored as it is, and back again it is sealed.
