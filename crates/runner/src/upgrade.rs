@@ -177,6 +177,9 @@ pub struct CheckedRun {
     /// Whether the run continues with the agent that it began with, which is known here, under
     /// [`Pinned`](WhenChanged::Pinned).
     pub is_pinned: bool,
+    /// Whether [`recover`](Runner::recover) leaves the run to another version of the agent, which has taken it over since. A caller
+    /// continues it with this one.
+    pub is_left: bool,
     /// The policy of the runner.
     pub policy: WhenChanged,
     /// Why this agent cannot read the record: a value that does not fit the schema, for example. Or why the agent that the
@@ -202,7 +205,8 @@ impl CheckedRun {
         }
     }
 
-    /// Whether the runner continues the run, under its [policy](crate::RunnerBuilder::when_changed).
+    /// Whether the runner continues the run, under its [policy](crate::RunnerBuilder::when_changed); one that
+    /// [is left](CheckedRun::is_left) only for a caller.
     pub const fn continues(&self) -> bool {
         match self.status() {
             UpgradeStatus::Unchanged | UpgradeStatus::Pinned => true,
@@ -226,7 +230,9 @@ impl CheckedRun {
             RunnerErrorKind::Store { source, .. } => source.to_string(),
             kind => kind.to_string(),
         });
-        words.into_iter().chain(error).collect()
+        let left = "another version of the agent has taken the run over: a recovery leaves it to that one, a resume continues it here";
+        let left = self.is_left.then(|| left.to_owned());
+        words.into_iter().chain(error).chain(left).collect()
     }
 }
 
@@ -249,6 +255,8 @@ pub struct UpgradeCounts {
     pub forced: u64,
     /// Runs that continue with the agent that they began with.
     pub pinned: u64,
+    /// Runs that a recovery leaves to another version of the agent, and that only a caller continues.
+    pub left: u64,
     /// Runs that are not continued.
     pub refused: u64,
 }
@@ -258,6 +266,7 @@ impl UpgradeCounts {
     pub const fn add(&mut self, run: &CheckedRun) {
         let count = match run.status() {
             _ if !run.continues() => &mut self.refused,
+            _ if run.is_left => &mut self.left,
             UpgradeStatus::Unchanged => &mut self.unchanged,
             UpgradeStatus::Pinned => &mut self.pinned,
             UpgradeStatus::Compatible => &mut self.compatible,
@@ -268,7 +277,7 @@ impl UpgradeCounts {
 
     /// The number of all runs.
     pub const fn total(&self) -> u64 {
-        self.unchanged + self.compatible + self.forced + self.pinned + self.refused
+        self.unchanged + self.compatible + self.forced + self.pinned + self.left + self.refused
     }
 }
 
@@ -429,8 +438,8 @@ impl CheckedUpgrade {
     }
 
     fn of(self, key: SessionKey, policy: WhenChanged) -> CheckedRun {
-        let CheckedUpgrade { version, upgrade, is_pinned, agent, error } = self;
-        CheckedRun { key, version, agent, upgrade, is_pinned, policy, error }
+        let CheckedUpgrade { version, upgrade, is_pinned, is_left, agent, error } = self;
+        CheckedRun { key, version, agent, upgrade, is_pinned, is_left, policy, error }
     }
 }
 

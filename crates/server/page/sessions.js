@@ -5,14 +5,17 @@ import { go, know, listSessions, openFirst, search, statusOf } from "./store.js"
 import { moment } from "./text.js";
 import { open as openDialog } from "./act.js";
 
-/** The runs that an earlier version of the agent began. */
+/** The status of a run of another version, in words. @param {import("./types").Upgrade["runs"][number]} run */
+const fate = (run) => run.continues ? run.left ? "left to another version" : run.status === "touched" ? "touched, continued" : run.status : run.status === "compatible" ? "refused" : run.status;
+
+/** The runs that another version of the agent began. */
 function Upgrade() {
   const { upgrade, me, view } = know;
   if (!upgrade?.runs.length) return null;
-  const { runs, refused } = upgrade;
-  const many = `${runs.length}${upgrade.has_more ? "+" : ""} ${runs.length === 1 ? "run" : "runs"} of an earlier agent`;
-  return html`<details class=${refused ? "upgrade bad" : "upgrade"}><summary class="link">${many}${refused ? `, ${refused} not continued` : ""}</summary>
-    <ul>${runs.map((run) => html`<li key=${`${run.user}/${run.session}`}>${run.user === me?.user ? html`<a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(run.session)}`}>${run.session}</a>` : `${run.user}/${run.session}`} <span class=${run.continues ? "status" : "status failed"}>${run.status}</span>
+  const { runs, refused, left } = upgrade;
+  const many = `${runs.length}${upgrade.has_more ? "+" : ""} ${runs.length === 1 ? "run" : "runs"} of another version`;
+  return html`<details class=${refused || left ? "upgrade bad" : "upgrade"}><summary class="link">${many}${refused ? `, ${refused} not continued` : ""}${left ? `, ${left} to be resumed` : ""}</summary>
+    <ul>${runs.map((run) => html`<li key=${`${run.user}/${run.session}`}>${run.user === me?.user ? html`<a href=${`#/${encodeURIComponent(view.app ?? "")}/${encodeURIComponent(run.session)}`}>${run.session}</a>` : `${run.user}/${run.session}`} <span class=${run.continues && !run.left ? "status" : "status failed"}>${fate(run)}</span>
       <span class="under" dir="auto">${run.reasons.join("; ")}</span></li>`)}</ul></details>`;
 }
 

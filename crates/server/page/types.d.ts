@@ -37,7 +37,7 @@ export interface Shape { name: string; nodes: { name: string; agent?: string; is
 export interface Me { user: string; name: string; role: "read" | "act" | "raise_budgets" | "administer" }
 
 /** The unfinished runs that an earlier version of the agent began. */
-export interface Upgrade { refused: number; has_more: boolean; runs: { user: string; session: string; status: string; continues: boolean; reasons: string[] }[] }
+export interface Upgrade { refused: number; left: number; has_more: boolean; runs: { user: string; session: string; status: string; continues: boolean; left: boolean; reasons: string[] }[] }
 
 export interface Note { text: string; bad: boolean; isOfLink?: boolean }
 

@@ -39,24 +39,26 @@ pub(super) async fn check_runs(
         show::note(words(&counts));
     }
     // NOTE: A deployment that would leave runs behind must fail in a script.
-    Ok(if counts.refused == 0 { CommandEnding::Done } else { CommandEnding::Failed })
+    Ok(if counts.refused + counts.left == 0 { CommandEnding::Done } else { CommandEnding::Failed })
 }
 
 fn words(counts: &UpgradeCounts) -> String {
-    let UpgradeCounts { unchanged, compatible, forced, pinned, refused, .. } = counts;
+    let UpgradeCounts { unchanged, compatible, forced, pinned, left, refused, .. } = counts;
     let all = counted(counts.total(), "unfinished run");
     let unless_zero =
         |count: &u64, words| if *count == 0 { String::new() } else { format!(", {count} {words}") };
     let forced = unless_zero(forced, "touched and continued");
     let pinned = unless_zero(pinned, "pinned");
+    let left = unless_zero(left, "left to another version");
     format!(
-        "{all}: {unchanged} unchanged, {compatible} compatible{forced}{pinned}, {refused} that this agent does not continue"
+        "{all}: {unchanged} unchanged, {compatible} compatible{forced}{pinned}{left}, {refused} that this agent does not continue"
     )
 }
 
 fn show_run(run: &CheckedRun) {
     let reasons = in_options(&run.reasons().join("; "));
     let status = match run.status() {
+        _ if run.is_left && run.continues() => "left to another version".to_owned(),
         // The policy says otherwise than the change.
         UpgradeStatus::Compatible if !run.continues() => {
             format!("refused by `when_changed = \"{}\"`", run.policy)
@@ -66,7 +68,7 @@ fn show_run(run: &CheckedRun) {
         }
         status => status.to_string(),
     };
-    let look = if run.continues() { TextStyle::PLAIN } else { TextStyle::BAD };
+    let look = if run.continues() && !run.is_left { TextStyle::PLAIN } else { TextStyle::BAD };
     // NOTE: a stored version may name a program over several lines, which would pass for other rows.
     let reasons = reasons.replace('\n', "\\n").replace('\r', "\\r");
     let reasons = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
@@ -77,6 +79,7 @@ fn show_run(run: &CheckedRun) {
 fn run_json(run: &CheckedRun) -> Value {
     json!({
         "continues": run.continues(),
+        "left": run.is_left,
         "reasons": run.reasons(),
         "session": run.key.id.as_str(),
         "status": run.status().as_str(),

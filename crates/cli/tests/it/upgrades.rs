@@ -62,7 +62,7 @@ fn a_deployment_while_approvals_wait() {
         "check a.toml --runs --json",
         expect![[r#"
             {"faults":[],"file":"a.toml"}
-            {"continues":true,"reasons":["instructions is new"],"session":"s2","status":"compatible","user":"ada","version":2}
+            {"continues":true,"left":false,"reasons":["instructions is new"],"session":"s2","status":"compatible","user":"ada","version":2}
         "#]],
     );
     // A tool that runs once where it could be repeated touches the call that waits.

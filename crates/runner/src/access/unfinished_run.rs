@@ -49,6 +49,8 @@ pub(crate) struct CheckedUpgrade {
     pub(crate) upgrade: AgentUpgrade,
     /// Whether the run continues with the agent that it began with.
     pub(crate) is_pinned: bool,
+    /// Whether a recovery leaves the run to another version of the agent.
+    pub(crate) is_left: bool,
     /// The digest of the agent of the end of the run.
     pub(crate) agent: Option<String>,
     pub(crate) error: Option<RunnerError>,
@@ -185,6 +187,8 @@ impl SessionAccess {
             Ok(run) => {
                 let Some(run) = run.filter(|run| run.exit().is_none()) else { return Ok(None) };
                 checked.upgrade = today.upgrade_of(&history, &session, &run);
+                // What waits for a decision continues with the version that gets it.
+                checked.is_left = run.pending().is_empty() && self.left_to_other(&history).is_some();
             }
             // It need not be read by the agent of today.
             Err(_) if checked.is_pinned => {}

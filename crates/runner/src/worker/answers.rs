@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stepfold_agent_loop::{Decision, DecisionError, Decisions, FeedError, Outcome, Run, RunAnswer};
+use stepfold_session_scopes::ErrorKind;
 
 use crate::access::session_access::ReadSession;
 use crate::access::unfinished_run::UnfinishedRun;
@@ -90,24 +91,25 @@ impl InvocationDriver<'_> {
     }
 
     /// Stores answers that have arrived for a run that this agent may not continue: decisions, outcomes, or passed
-    /// deadlines.
-    pub(super) async fn store_arrived_answers(&mut self, read: &ReadSession) -> Result<(), RunnerError> {
+    /// deadlines. Returns false if another process was faster: the session is to be read again.
+    pub(super) async fn store_arrived_answers(&mut self, read: &ReadSession) -> Result<bool, RunnerError> {
         if self.goal != InvocationGoal::Resume {
-            return Ok(());
+            return Ok(true);
         }
         // A record that this agent cannot read waits for another version of the agent.
         let access = self.access.clone().with_changed_agent(true).leaving_out_misfits();
-        let Ok(Some(stopped)) = access.unfinished_run(&self.cache, read) else { return Ok(()) };
+        let Ok(Some(stopped)) = access.unfinished_run(&self.cache, read) else { return Ok(true) };
         let UnfinishedRun { run, program, invocation, place, seen, .. } = *stopped;
         let run = run.without_upgrade();
         // The arguments are those of the other agent's tool, which cannot be checked here.
         if self.decisions.decisions.iter().any(|(_, decision)| matches!(decision, Decision::Modify { .. })) {
-            return Ok(());
+            return Ok(true);
         }
         self.validate_decisions(&run).await?;
+        let given = self.decisions.clone();
         let decisions = self.decisions_about(&run);
         if decisions.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let event = match self.access.runner.feed(&run, RunAnswer::Decisions(decisions)) {
             Ok(event) => event,
@@ -115,12 +117,24 @@ impl InvocationDriver<'_> {
                 return Err(RunnerError::decision(&self.access.local.key, refused));
             }
             // Only the driver of an agent that may continue it can take them.
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(true),
         };
         let mut journal = self.journal(invocation, (program, &run), (place, seen), Vec::new());
         let stored = journal.append(&event).await;
         self.cache.stopped = None;
-        stored.map_err(|error| self.failed(error))
+        match stored {
+            Ok(()) => Ok(true),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Claimed | ErrorKind::ClaimLost | ErrorKind::Conflict
+                ) =>
+            {
+                self.decisions = given;
+                Ok(false)
+            }
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     /// The given decisions; without any, the expiries of requests whose deadlines have passed.

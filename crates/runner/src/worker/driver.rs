@@ -150,7 +150,9 @@ impl<'a> InvocationDriver<'a> {
             if inspected.as_ref().is_err_and(RunnerError::is_of_other_agent) {
                 // NOTE: answers are stored even if this agent may not continue the run: they may not be lost,
                 // docs/decisions/runner.md.
-                self.store_arrived_answers(&read).await?;
+                if !self.store_arrived_answers(&read).await? {
+                    continue;
+                }
             }
             let (stopped, seen) = inspected?;
             let found = FoundSession { read, stopped };

@@ -12,7 +12,7 @@ use stepfold_runner::{RecoverOptions, Runner, RunnerErrorKind, SessionHandle, Wh
 use stepfold_state_core::chat::{ChatModel, ChatRequest, ModelError, ModelErrorKind, ReplyStream};
 use stepfold_tools::{Approval, Effect};
 
-use crate::world::{Trace, World, each_store, process};
+use crate::world::{Trace, World, each_store, process, threads};
 
 const SESSIONS: usize = 200;
 
@@ -232,6 +232,46 @@ fn two_versions_that_look_at_a_waiting_run_write_nothing() {
     });
 }
 
+/// Decisions about calls of one run that reach several processes at once, none of which may continue it: each is stored.
+#[test]
+fn decisions_that_reach_refusing_processes_at_once_are_all_stored() {
+    const SCRIPT: &str = "assistant: > c1 pay()   > c2 pay()   > c3 pay()\nassistant: done";
+    each_store(|world| {
+        threads(async {
+            let runner = |number, worker: &str| {
+                let runner = world.runner(version(world, number, SCRIPT)).worker(worker).unwrap();
+                runner.when_changed(WhenChanged::Refuse).build()
+            };
+            let (old, one, two) = (runner(0, "old"), runner(1, "one"), runner(1, "two"));
+            for round in 0..20 {
+                let id = format!("s{round}");
+                let waiting = old.session("ada", &*id).await.unwrap();
+                let asked: Vec<String> = waiting
+                    .run("pay")
+                    .await
+                    .unwrap()
+                    .pending()
+                    .iter()
+                    .map(|request| request.id.clone())
+                    .collect();
+                let decided = |runner: &Runner, call: usize| {
+                    let (runner, id, asked) = (runner.clone(), id.clone(), asked[call].clone());
+                    tokio::spawn(async move {
+                        let session = runner.session("ada", id).await.unwrap();
+                        session.resume().decide(asked, Decision::Approve).await.unwrap_err().kind
+                    })
+                };
+                for refused in [decided(&one, 0), decided(&two, 1), decided(&one, 2)] {
+                    let kind = refused.await.unwrap();
+                    assert!(matches!(kind, RunnerErrorKind::AgentChanged { .. }), "round {round}: {kind:?}");
+                }
+                assert_eq!(waiting.pending().await.unwrap(), [], "round {round}");
+                assert_eq!(waiting.resume().await.unwrap().text(), "done");
+            }
+        });
+    });
+}
+
 /// A run that was taken over is left to the version that has it: the earlier one does not take it back by a recovery, however often
 /// both fail; a caller may still continue the run with it.
 #[test]
@@ -254,7 +294,13 @@ fn two_versions_do_not_take_a_run_from_each_other() {
         process(async {
             let runner = old();
             for id in ["s1", "s2"] {
-                assert_eq!(upgrades(&runner.session("ada", id).await.unwrap()).await, 1);
+                let session = runner.session("ada", id).await.unwrap();
+                assert_eq!(upgrades(&session).await, 1);
+                // A check says what a recovery does, and what a caller can do.
+                let checked = session.check_upgrade().await.unwrap().unwrap();
+                assert!(checked.is_left && checked.continues(), "{checked:?}");
+                let checked = new().session("ada", id).await.unwrap().check_upgrade().await.unwrap().unwrap();
+                assert!(!checked.is_left && checked.continues(), "{checked:?}");
             }
             versions.is_down.store(false, Ordering::SeqCst);
             // A caller takes it back.

@@ -493,6 +493,13 @@ impl From<RunnerError> for Problem {
             RunnerErrorKind::InvalidToken { .. } => {
                 of_kind(S::UNPROCESSABLE_ENTITY, "invalid_token", "Invalid token")
             }
+            RunnerErrorKind::NotAwaited { .. } => of_kind(S::CONFLICT, "not_awaited", "Not awaited"),
+            RunnerErrorKind::LeftToPerson { .. } => {
+                of_kind(S::CONFLICT, "left_to_person", "Left to a person")
+            }
+            RunnerErrorKind::InvalidBudget { .. } => {
+                of_kind(S::UNPROCESSABLE_ENTITY, "invalid_budget", "Invalid budget")
+            }
             RunnerErrorKind::Busy { .. } => of_kind(S::CONFLICT, "busy", "Session busy").after(1),
             RunnerErrorKind::Pending { pending, is_accepted, .. } => {
                 let mut problem = of_kind(S::CONFLICT, "pending", "Decisions pending");

@@ -19,6 +19,8 @@ pub(in crate::http) struct UpgradeRows {
     forced: u64,
     /// Runs that continue with the agent that they began with.
     pinned: u64,
+    /// Runs that a recovery leaves to another version of the agent, which has taken them over: a resume continues them here.
+    left: u64,
     /// Runs that are not continued.
     refused: u64,
     /// Whether there are more than were checked.
@@ -38,6 +40,8 @@ struct UpgradeRow {
     status: String,
     /// Whether the run is continued, under the policy of the app.
     continues: bool,
+    /// Whether a recovery leaves it to another version of the agent: a resume continues it here.
+    left: bool,
     /// The changes, the open work that they touch, or the error.
     reasons: Vec<String>,
 }
@@ -48,7 +52,7 @@ impl UpgradeRows {
         for run in checked {
             counts.add(run);
         }
-        let UpgradeCounts { unchanged, compatible, forced, pinned, refused, .. } = counts;
+        let UpgradeCounts { unchanged, compatible, forced, pinned, left, refused, .. } = counts;
         let runs = checked.iter().filter(|run| run.status() != UpgradeStatus::Unchanged).map(UpgradeRow::of);
         UpgradeRows {
             checked: counts.total(),
@@ -56,6 +60,7 @@ impl UpgradeRows {
             compatible,
             forced,
             pinned,
+            left,
             refused,
             has_more,
             runs: runs.collect(),
@@ -101,6 +106,7 @@ impl UpgradeRow {
             version: run.version,
             status: run.status().to_string(),
             continues: run.continues(),
+            left: run.is_left,
             reasons: run.reasons().iter().map(|words| in_routes(words)).collect(),
         }
     }

@@ -166,6 +166,12 @@ async fn an_outcome_says_who_has_delivered_it() {
     let decided: Vec<_> =
         rows["events"].as_array().unwrap().iter().filter(|row| row["kind"] == "decided").collect();
     assert_eq!((decided.len(), &decided[0]["decided_by"]), (1, &json!("root")), "the first one");
+    // A webhook that comes too late, or for a call that never waited.
+    let token = run["pending"][0]["token"].as_str().unwrap().replace("c1", "c9");
+    let late = site.post("ada", "/sessions/s1/complete", json!({"token": token, "result": 7})).await;
+    assert_eq!(late.problem(), (409, "not_awaited".to_owned()));
+    let other = site.post("ada", "/sessions/s1/complete", json!({"token": body["token"], "result": 8})).await;
+    assert_eq!(other.problem(), (409, "key_reused".to_owned()));
 }
 
 #[tokio::test]

@@ -35,12 +35,12 @@ async fn a_check_lists_what_has_changed_of_the_principal_or_of_all() {
     let row = |user: &str, session: &str| {
         json!({
             "user": user, "session": session, "version": 2, "status": "compatible", "continues": true,
-            "reasons": ["instructions is new"],
+            "left": false, "reasons": ["instructions is new"],
         })
     };
     let rows = |runs: Vec<serde_json::Value>| {
         json!({
-            "checked": runs.len(), "unchanged": 0, "compatible": runs.len(), "forced": 0, "pinned": 0, "refused": 0,
+            "checked": runs.len(), "unchanged": 0, "compatible": runs.len(), "forced": 0, "pinned": 0, "left": 0, "refused": 0,
             "has_more": false, "runs": runs,
         })
     };
