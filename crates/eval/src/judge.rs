@@ -12,7 +12,7 @@ use stepfold_agent_loop::{Agent, Output};
 use stepfold_runner::{RunStatus, Runner, RunnerBuilder, SessionHandle};
 use stepfold_session_scopes::{AnyStore, SessionStore};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, Usage,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, NextAttempt, OmittedTool, ReplyStream, ToolSpec, Usage,
     WireRequest,
 };
 
@@ -20,7 +20,7 @@ use crate::case::Case;
 use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::{EvaluationContext, Score, Trials};
-use crate::spending::Spending;
+use crate::spending::{OpenRequest, Spending};
 
 /// The user of the sessions of judges.
 const USER: &str = "judge";
@@ -288,11 +288,14 @@ impl ChatModel for LimitedModel {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        match self.spending.take() {
-            Ok(()) => ReplyStream::new(CountedReply {
+        match self.spending.take(self.id(), &request) {
+            Ok(open) => ReplyStream::new(CountedReply {
                 model: self.id().to_owned(),
+                request: request.clone(),
                 spending: self.spending.clone(),
+                open: Some(open),
                 usage: None,
+                is_finished: false,
                 reply: Some(self.agent.model().respond(request)),
             }),
             Err(why) => ReplyStream::failed(refused(why)),
@@ -316,18 +319,48 @@ fn refused(why: String) -> ModelError {
 struct CountedReply {
     /// The model that was asked.
     model: String,
+    /// The request, for further attempts.
+    request: ChatRequest,
     spending: Spending,
+    /// The attempt under way.
+    open: Option<OpenRequest>,
     /// The usage so far.
     usage: Option<Usage>,
+    is_finished: bool,
     /// `None` after its end.
     reply: Option<ReplyStream>,
 }
 
 impl CountedReply {
-    fn count(&mut self) {
-        if let Some(usage) = self.usage.take() {
-            self.spending.add(&self.model, &usage);
+    /// The attempt has failed.
+    fn fail(&mut self, is_free: bool) {
+        let Some(open) = self.open.take() else { return };
+        match self.usage.take() {
+            None if is_free => open.refused(),
+            None => drop(open),
+            Some(usage) => open.broken(&usage),
         }
+    }
+
+    /// There is no more of the reply.
+    fn close(&mut self) {
+        if !self.is_finished {
+            return self.fail(false);
+        }
+        let usage = self.usage.take().unwrap_or_default();
+        if let Some(open) = self.open.take() {
+            open.replied(None, &usage);
+        }
+    }
+
+    /// A further attempt is a request of its own, which the next poll would send.
+    fn try_next(&mut self, next: &NextAttempt) -> Result<(), String> {
+        self.fail(next.failed_free);
+        if let Some(model) = &next.model {
+            model.clone_into(&mut self.model);
+        }
+        self.open = Some(self.spending.take(&self.model, &self.request)?);
+        Ok(())
     }
 }
 
@@ -339,22 +372,23 @@ impl Stream for CountedReply {
         let mut polled = Pin::new(reply).poll_next(cx);
         match &polled {
             Poll::Ready(Some(Ok(Chunk::Usage(usage)))) => self.usage = Some(*usage),
-            // A reply of which no usage is known still needs a price.
-            Poll::Ready(Some(Ok(Chunk::Finished(_)))) => drop(self.usage.get_or_insert_default()),
+            Poll::Ready(Some(Ok(Chunk::Finished(_)))) => self.is_finished = true,
             Poll::Ready(Some(Ok(Chunk::NextAttempt(next)))) => {
-                let model = next.model.clone();
-                self.count();
-                self.model = model.unwrap_or_else(|| self.model.clone());
-                // A further attempt is a request of its own, which the next poll would send.
-                if let Err(why) = self.spending.take() {
-                    polled = Poll::Ready(Some(Err(refused(why))));
-                }
+                let next = self.try_next(next);
+                polled = next.map_or_else(|why| Poll::Ready(Some(Err(refused(why)))), |()| polled);
             }
             _ => {}
         }
-        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            self.reply = None;
-            self.count();
+        match &polled {
+            Poll::Ready(Some(Err(error))) => {
+                self.fail(error.is_free());
+                self.reply = None;
+            }
+            Poll::Ready(None) => {
+                self.close();
+                self.reply = None;
+            }
+            _ => {}
         }
         polled
     }
@@ -362,7 +396,7 @@ impl Stream for CountedReply {
 
 impl Drop for CountedReply {
     fn drop(&mut self) {
-        self.count();
+        self.close();
     }
 }
 
