@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
@@ -136,12 +137,21 @@ impl Judge {
     /// # Errors
     /// [`EvalError::Judge`] when the agent cannot have it: it is a graph, for example.
     pub fn new(agent: &Agent, store: impl SessionStore + 'static) -> Result<Self, EvalError> {
-        let built = agent.to_builder().output_with(output()).build();
-        let agent = built.map_err(|error| EvalError::Judge { why: error.to_string() })?;
+        let agent = Judge::agent_of(agent)?;
         let fingerprint = serde_json::to_string(agent.fingerprint()).unwrap_or_default();
         let digest = format!("{:016x}", hash(&fingerprint));
         let set_up: SetUp = Arc::new(|builder| builder);
         Ok(Judge { agent, store: AnyStore::new(store), digest, shared: Arc::default(), set_up })
+    }
+
+    /// The agent that judges: this one, with the output that a judgement needs. The sessions of a judge
+    /// [replay](stepfold_runner::SessionHandle::replay) with it.
+    ///
+    /// # Errors
+    /// As [`new`](Judge::new).
+    pub fn agent_of(agent: &Agent) -> Result<Agent, EvalError> {
+        let built = agent.to_builder().output_with(output()).build();
+        built.map_err(|error| EvalError::Judge { why: error.to_string() })
     }
 
     /// Changes the runner of the judge's sessions: its [budgets](stepfold_runner::Budget) hold in its store, over all experiments.
@@ -168,10 +178,19 @@ impl Judge {
             let model = LimitedModel { agent: self.agent.clone(), spending: context.spending.clone() };
             let agent = self.agent.to_builder().model(model).build().map_err(|error| error.to_string())?;
             // The judge's own rules, if it has any, come after those of the experiment.
-            let builder = context.redaction.add_to_runner(Runner::builder(agent, self.store.clone()));
+            // A judgement that a killed process has left is taken over at once: its case may have a short timeout.
+            let builder = Runner::builder(agent, self.store.clone()).process_worker();
+            let builder = context.redaction.add_to_runner(builder);
             Ok((self.set_up)(builder).build())
         });
         runner.as_ref().map_err(Clone::clone)
+    }
+
+    /// Stops the judgements under way at their last commits, and gives their sessions back.
+    pub(crate) async fn shutdown(&self) {
+        if let Some(Ok(runner)) = self.shared.runner.get() {
+            runner.shutdown(Duration::ZERO).await;
+        }
     }
 
     /// Judges a trial.

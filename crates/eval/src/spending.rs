@@ -62,8 +62,16 @@ pub(crate) struct SpentNote {
 pub(crate) enum NoteLine {
     /// The spending so far.
     Spent(SpentNote),
+    /// The id of the experiment.
+    Id(String),
     /// A case that is tried once only, before it is: its [key](crate::report::result_key), since a name would have to be erased.
     Begun(u64),
+}
+
+impl NoteLine {
+    pub(crate) fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self).map(|line| line + "\n")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -239,8 +247,7 @@ impl Drop for OpenRequest {
 
 /// Writes a line at once: a kill tears at most one.
 fn write_line(file: &mut File, line: &NoteLine) -> std::io::Result<()> {
-    let line = serde_json::to_string(line)?;
-    file.write_all(format!("{line}\n").as_bytes())
+    file.write_all(line.to_text()?.as_bytes())
 }
 
 /// A request that was taken and is not sent yet: it is given back when this is dropped.
