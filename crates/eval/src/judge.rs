@@ -13,8 +13,8 @@ use stepfold_agent_loop::{Agent, Output};
 use stepfold_runner::{RunStatus, Runner, RunnerBuilder, SessionHandle};
 use stepfold_session_scopes::{AnyStore, SessionStore};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, NextAttempt, OmittedTool, ReplyStream, ToolSpec, Usage,
-    WireRequest,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, NextAttempt, OmittedTool, ReplyStream,
+    ToolSpec, Usage, WireRequest,
 };
 
 use crate::case::Case;

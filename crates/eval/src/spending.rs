@@ -160,7 +160,10 @@ impl Spending {
         }
         // Prices are known where there is a limit of costs.
         let estimate = self.max_nanodollars.and_then(|_| {
-            self.prices.iter().find_map(|prices| estimated_cost(prices, model, request)).map(Cost::nanodollars)
+            self.prices
+                .iter()
+                .find_map(|prices| estimated_cost(prices, model, request))
+                .map(Cost::nanodollars)
         });
         self.change(|spent| {
             let taken = spent.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |sent| {

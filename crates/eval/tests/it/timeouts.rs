@@ -322,8 +322,9 @@ impl ChatModel for Mute {
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_reply_counts() {
     let mute = Agent::builder(Mute).build().expect("an agent");
-    let prices =
-        Prices::new().with("test/mute", Price::new(1.0, 1.0)).with(agent().model().id(), Price::new(0.0, 0.0));
+    let prices = Prices::new()
+        .with("test/mute", Price::new(1.0, 1.0))
+        .with(agent().model().id(), Price::new(0.0, 0.0));
     for is_judge in [false, true] {
         let spending = Spending::new().max_nanodollars(1_000_000, prices.clone());
         let judge = || Judge::new(&mute, MemoryStore::new()).expect("it can judge");

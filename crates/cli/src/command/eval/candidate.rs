@@ -31,9 +31,7 @@ impl CandidateBudgets {
 }
 
 /// The experiment, with the candidate, and the budgets that it is to count in.
-pub(super) async fn experiment(
-    args: &EvalRunArgs,
-) -> anyhow::Result<(Experiment, Option<CandidateBudgets>)> {
+pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<(Experiment, Option<CandidateBudgets>)> {
     if args.mode == Mode::Live && args.judge.max_requests.is_none() && args.judge.max_usd.is_none() {
         let words = "mode live calls models and tools without a bound; set --max-requests or --max-usd";
         return Err(UsageError(words.to_owned()).into());
