@@ -142,7 +142,10 @@ fn a_link_to_a_report_stays() {
     }
     let report = std::fs::read_to_string(room.path("sub/own.report")).unwrap();
     let last = report.lines().last().unwrap();
-    room.write("twice.report", &format!("{report}{}\n", last.replace("passed", "failed")));
+    room.write(
+        "twice.report",
+        &format!("{report}{}\n", last.replace("\"status\":\"passed\"", "\"status\":\"failed\"")),
+    );
     for line in ["eval report twice.report", "eval compare link twice.report"] {
         let said = room.say(line, "");
         assert!(said.contains("report twice.report: duplicate result of case `local/s"), "{said}");
@@ -163,7 +166,7 @@ fn a_data_set_that_shrinks_is_an_error() {
     // The first line ends where the first block that is read does.
     let first = case("a", 8192 - case("a", 0).len());
     room.write("cases.jsonl", &format!("{first}{}", case("b", 9_000)));
-    let run = "eval run a.toml cases.jsonl --model script:hello.script --report own.report";
+    let run = "eval run a.toml cases.jsonl --model script:hello.script --parallel 1 --report own.report";
     room.write("hello.script", "assistant: hello\n");
     let said = room.say(run, "");
     assert!(

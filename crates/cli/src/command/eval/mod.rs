@@ -170,7 +170,7 @@ fn note_bounded(notes: &LeftOut, words: &str) {
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
     let (report, cassette) = (args.report.as_deref().map(written), args.cassette.as_deref().map(written));
-    let args = &EvalRunArgs { report, cassette, ..args.clone() };
+    let args = &EvalRunArgs { cassette, report, ..args.clone() };
     CommandFiles::of_run(args).check()?;
     if let Some(report) = &args.report {
         let checked = ReportFile::check(report, &files::beside(report, ".partial"));
