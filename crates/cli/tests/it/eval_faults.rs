@@ -116,7 +116,7 @@ fn an_edited_case_is_not_already_there() {
     }
 }
 
-/// A session that was rewound to its beginning is none of the newest: nothing is said in it.
+/// A session that was rewound to its beginning does not count as one of the newest: nothing is said in it.
 #[test]
 fn a_session_without_a_turn_is_not_counted() {
     let room = paying_room();

@@ -42,7 +42,7 @@ fn send(signal: &str, child: &Child) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// Whether nobody reads from a gate any more, soon: a killed program closes it.
+/// Whether no process reads from a gate any more, soon: a killed program closes it.
 fn is_left(mut gate: File) -> bool {
     (0..500).any(|_| {
         // tidy: allow sleep, because another process ends.

@@ -54,7 +54,7 @@ async fn told(agent: &Agent, session: &SessionHandle, cases: usize) {
     assert!(unsuited.iter().all(|why| why.starts_with("it has not ended: ")), "{unsuited:?}");
 }
 
-/// A law: an unchanged agent passes each case that is taken. A turn that failed at its model or waits for a budget is none until it is resumed.
+/// A law: an unchanged agent passes each case that is taken. A turn that failed at its model or waits for a budget is no case until it is resumed.
 #[tokio::test]
 async fn a_turn_that_has_not_ended_is_no_case() {
     let agent = clerk(Variation::None, &Executions::default()).build().expect("a valid agent");
