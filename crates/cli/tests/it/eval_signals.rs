@@ -75,6 +75,9 @@ fn a_signal_ends_what_an_experiment_has_started() {
         let said = room.say(line, "");
         assert!(said.contains("1 passed"), "{line}: {said}");
     }
+    // It is the judgement that was stopped, and no further one.
+    let judged = room.say("sessions judge.toml --store judged.toml.judge.db --user judge", "");
+    assert_eq!(judged.lines().filter(|line| line.contains('-')).count(), 1, "{judged}");
 }
 
 /// A judgement that a kill has interrupted is continued at once, also where a case has little time. Its session replays.
