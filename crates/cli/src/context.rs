@@ -401,12 +401,13 @@ impl CommandContext {
         Ok(self.runner.store().list(self.listing(limit)?).await?.sessions)
     }
 
-    /// The same without sessions in which nothing was ever said, such as those in which a live experiment counts its requests.
+    /// The same without sessions in which nothing is said: those in which a live experiment counts its requests, and those that were
+    /// rewound to their beginning.
     pub(crate) async fn list_begun(&self, limit: usize) -> anyhow::Result<Vec<Session>> {
         let (mut request, mut begun) = (self.listing(limit)?, Vec::new());
         loop {
             let page = self.runner.store().list(request.clone()).await?;
-            begun.extend(page.sessions.into_iter().filter(|session| session.version > 0));
+            begun.extend(page.sessions.into_iter().filter(has_begun));
             request.after = page.next;
             if request.after.is_none() || begun.len() >= limit {
                 begun.truncate(limit);
@@ -528,4 +529,8 @@ fn with_metrics(builder: RunnerBuilder, metrics: Option<&Metrics>) -> RunnerBuil
 /// A random session id, short enough to type.
 pub(crate) fn short_id() -> String {
     RandomIds.next().chars().take(8).collect()
+}
+/// Whether a session has a visible event beside its rewinds, each of which begins a range of visible versions.
+fn has_begun(session: &Session) -> bool {
+    session.visible.ranges().any(|(first, last)| last > first)
 }

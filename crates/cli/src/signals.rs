@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 
 #[cfg(unix)]
 pub(crate) use self::unix::StopSignals;
+use crate::error::CommandEnding;
 
 #[cfg(unix)]
 mod unix {
@@ -80,6 +81,31 @@ impl StopSignals {
 
     pub(crate) async fn received(&mut self) -> crate::error::CommandEnding {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Waits for any signal that ends the command: those of [`StopSignals`], and Ctrl-C.
+pub(crate) struct EndSignals {
+    stop: StopSignals,
+    interrupts: CtrlCListener,
+}
+
+impl EndSignals {
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let stop = StopSignals::listen().context("could not listen for signals")?;
+        Ok(EndSignals { stop, interrupts: CtrlCListener::new() })
+    }
+
+    pub(crate) async fn received(&mut self) -> anyhow::Result<CommandEnding> {
+        tokio::select! {
+            stopped = self.stop.received() => Ok(stopped),
+            interrupted = self.interrupts.next() => interrupted.map(|()| CommandEnding::Interrupted),
+        }
+    }
+
+    /// The listener for further presses of Ctrl-C.
+    pub(crate) fn into_interrupts(self) -> CtrlCListener {
+        self.interrupts
     }
 }
 

@@ -212,7 +212,7 @@ fn modified(decision: &Decision) -> Option<&Value> {
 }
 
 /// The id of a request begins with the id of its call, which may have a `#` of its own.
-fn is_about(request: &str, call_id: &str) -> bool {
+pub(crate) fn is_about(request: &str, call_id: &str) -> bool {
     request.rsplit_once('#').map_or(request, |(id, _)| id) == call_id
 }
 

@@ -1,17 +1,19 @@
 //! Cases: a turn of a conversation, what it begins with, and what is expected of it. A case taken from a session carries
 //! the recorded steps, so that it needs no store.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use stepfold_agent_loop::{Event, EventKind, Fingerprint, Input};
+use stepfold_agent_loop::{CallDisposition, Event, EventKind, Fingerprint, Input};
 use stepfold_runner::{RecordedRun, SessionHandle};
 use stepfold_session_scopes::SessionKey;
-use stepfold_state_core::chat::{Message, Transcript};
+use stepfold_state_core::chat::{Message, ToolCall, Transcript};
 use stepfold_state_core::state::{MESSAGES, Schema, State};
 use stepfold_trim::Summary;
 
+use crate::answers::is_about;
 use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::Expectation;
@@ -212,7 +214,8 @@ impl Case {
     ///
     /// # Errors
     /// [`EvalError::Unsuited`] for a turn that an agent alone does not decide: it was edited, cancelled or timed out, its
-    /// agent changed in the middle, it is a graph's, or it had a value that the record does not have. [`EvalError::Erased`] for one of
+    /// agent changed in the middle, it is a graph's, or it had a value that the record does not have; and for one that has not ended, unless it
+    /// waits for decisions: it failed at its model, for example, or waits for a budget. An unchanged agent would not stop there. [`EvalError::Erased`] for one of
     /// which a part was erased.
     pub fn of_run(key: &SessionKey, run: &RecordedRun) -> Result<Self, EvalError> {
         let source = CaseSource {
@@ -226,7 +229,11 @@ impl Case {
         if let Some(version) = run.erased {
             return Err(EvalError::Erased { name, version });
         }
-        if let Some(why) = unsuited(&run.events) {
+        let why = unsuited(&run.events).or_else(|| {
+            let is_open = run.exit.is_none() && !waits_for_decisions(&run.events);
+            is_open.then_some("it has not ended: it failed, was interrupted, waits for a budget, or is under way; resume it, and add it then")
+        });
+        if let Some(why) = why {
             return Err(EvalError::Unsuited { name, why });
         }
         let mut after = run.state.clone();
@@ -375,4 +382,40 @@ fn unsuited(events: &[Event]) -> Option<&'static str> {
         EventKind::Upgraded { .. } => Some("its agent changed in the middle"),
         _ => None,
     })
+}
+
+/// Whether a turn waits for decisions, and for nothing else. Calls of a reply start after all decisions about it; a call that asks while
+/// it runs waits for the others.
+fn waits_for_decisions(events: &[Event]) -> bool {
+    let is_reply = |event: &Event| matches!(event.kind, EventKind::Replied { .. });
+    let Some(place) = events.iter().rposition(is_reply) else { return false };
+    let step = events.get(place..).unwrap_or_default();
+    let reply = step.first().and_then(|event| event.messages.first());
+    let calls: Vec<&ToolCall> = reply.into_iter().flat_map(|reply| reply.tool_calls()).collect();
+    // Whether each call without an outcome asks.
+    let mut open: BTreeMap<usize, bool> = (0..calls.len()).map(|place| (place, false)).collect();
+    let mut has_started = false;
+    for event in step {
+        match &event.kind {
+            EventKind::Replied { fates, .. } | EventKind::Asked { fates, .. } => {
+                for (place, fate) in fates {
+                    open.insert(*place, !matches!(fate, CallDisposition::Answer(_)));
+                }
+            }
+            EventKind::Decided { decisions, .. } => open.iter_mut().for_each(|(place, asks)| {
+                let is_decided = |call: &&ToolCall| decisions.iter().any(|(id, _)| is_about(id, &call.id));
+                *asks &= !calls.get(*place).is_some_and(is_decided);
+            }),
+            EventKind::Started { .. } | EventKind::Answered(_) => has_started = true,
+            EventKind::Inner { place, .. } | EventKind::Asks { place, .. } => {
+                open.insert(*place, matches!(event.kind, EventKind::Asks { .. }));
+                has_started = true;
+            }
+            _ => {}
+        }
+        for ended in event.outcomes() {
+            open.remove(&ended.place);
+        }
+    }
+    open.values().any(|asks| *asks) && (!has_started || open.values().all(|asks| *asks))
 }

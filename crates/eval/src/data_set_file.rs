@@ -1,15 +1,15 @@
 //! A data set as a file that one process at a time changes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::case::Case;
 use crate::data_set::{DataSet, hash};
 use crate::error::EvalError;
-use crate::locked::{open_locked, open_waiting};
+use crate::locked::{is_at, open_locked, open_waiting};
 
 /// A data set as a file of JSON lines, locked: no other process adds cases, or replaces the file, until it is dropped.
 ///
@@ -33,8 +33,11 @@ use crate::locked::{open_locked, open_waiting};
 #[derive(Debug)]
 pub struct DataSetFile {
     file: File,
-    /// Hashes of the names of the cases that were read or added.
-    names: HashSet<u64>,
+    path: PathBuf,
+    /// The cases that were read or added: hashes of their contents by those of their names.
+    cases: HashMap<u64, u64>,
+    /// Whether it was missing.
+    was_missing: bool,
 }
 
 impl DataSetFile {
@@ -44,8 +47,9 @@ impl DataSetFile {
     /// # Errors
     /// [`EvalError::Locked`] when the time is over, and [`EvalError::Io`].
     pub fn open(path: &Path, timeout: Duration) -> Result<Self, EvalError> {
+        let was_missing = !path.exists();
         let opened = open_waiting(OpenOptions::new().create(true).read(true).append(true), path, timeout);
-        opened.map(DataSetFile::of)
+        Ok(DataSetFile::of(opened?, path, was_missing))
     }
 
     /// The same without waiting. `creates` says whether a missing one is created.
@@ -53,15 +57,15 @@ impl DataSetFile {
     /// # Errors
     /// [`EvalError::BusyDataSet`] while another process changes it, and [`EvalError::Io`].
     pub fn try_open(path: &Path, creates: bool) -> Result<Self, EvalError> {
+        let was_missing = creates && !path.exists();
         let opened = open_locked(OpenOptions::new().create(creates).read(true).append(true), path);
         let opened = opened.map_err(EvalError::io("opening of the data set"))?;
-        opened
-            .map(DataSetFile::of)
-            .ok_or_else(|| EvalError::BusyDataSet { data_set: path.display().to_string() })
+        let busy = || EvalError::BusyDataSet { data_set: path.display().to_string() };
+        opened.map(|file| DataSetFile::of(file, path, was_missing)).ok_or_else(busy)
     }
 
-    fn of(file: File) -> Self {
-        DataSetFile { file, names: HashSet::new() }
+    fn of(file: File, path: &Path, was_missing: bool) -> Self {
+        DataSetFile { file, path: path.to_owned(), cases: HashMap::new(), was_missing }
     }
 
     /// Reads the cases: [`append`](DataSetFile::append) adds none of their names afterwards.
@@ -73,9 +77,14 @@ impl DataSetFile {
         for case in DataSet::from_json_lines(BufReader::new(&self.file)) {
             let case = case?;
             each(&case);
-            self.names.insert(hash(&case.name));
+            self.cases.insert(hash(&case.name), content(&case));
         }
         Ok(())
+    }
+
+    /// Whether a case of this name was read or added that is another one: an edited one, or an earlier part of the same turn.
+    pub fn has_other(&self, case: &Case) -> bool {
+        self.cases.get(&hash(&case.name)).is_some_and(|known| *known != content(case))
     }
 
     /// Adds cases at the end with one write, but for those whose names were read or added before. Returns their number.
@@ -85,12 +94,13 @@ impl DataSetFile {
     /// may be: none is added. [`EvalError::Io`].
     pub fn append(&mut self, cases: &[Case], most: u64) -> Result<u64, EvalError> {
         let fault = || EvalError::io("writing of the data set");
-        let (mut lines, mut names) = (Vec::new(), HashSet::new());
+        let (mut lines, mut added) = (Vec::new(), HashMap::new());
         for case in cases {
             let name = hash(&case.name);
-            if self.names.contains(&name) || !names.insert(name) {
+            if self.cases.contains_key(&name) || added.contains_key(&name) {
                 continue;
             }
+            added.insert(name, content(case));
             let before = lines.len();
             case.write_line(&mut lines)?;
             let bytes = (lines.len() - before) as u64;
@@ -99,7 +109,7 @@ impl DataSetFile {
                 return Err(EvalError::Case { name: case.name.clone(), why });
             }
         }
-        if names.is_empty() {
+        if added.is_empty() {
             return Ok(0);
         }
         let text = [self.end().map_err(fault())?, &lines].concat();
@@ -109,8 +119,8 @@ impl DataSetFile {
         }
         // One write, without a buffer: a kill tears at most the last line.
         self.file.write_all(&text).map_err(fault())?;
-        self.names.extend(&names);
-        Ok(names.len() as u64)
+        self.cases.extend(&added);
+        Ok(added.len() as u64)
     }
 
     /// The line break that the last line does not have: an editor may have left it out.
@@ -121,5 +131,23 @@ impl DataSetFile {
             self.file.read_exact(&mut last)?;
         }
         Ok(if last == [b'\n'] { b"" } else { b"\n" })
+    }
+}
+
+/// A file that has got no case is not left. Another process that waits for its lock opens a new one.
+impl Drop for DataSetFile {
+    fn drop(&mut self) {
+        let is_empty = || self.file.metadata().is_ok_and(|found| found.len() == 0);
+        if self.was_missing && is_empty() && is_at(&self.file, &self.path).unwrap_or(false) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The hash of what tells two cases of a name apart: of a turn the version of its end, since its values may be redacted in another way.
+fn content(case: &Case) -> u64 {
+    match &case.source {
+        Some(source) => source.last_version,
+        None => hash(&case.digest()),
     }
 }

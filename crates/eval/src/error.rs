@@ -60,6 +60,12 @@ pub enum EvalError {
         /// The name.
         name: String,
     },
+    /// A report has two results of one case.
+    #[error("duplicate result of case `{case}`; a report has one for each case and repeat")]
+    DuplicateResult {
+        /// The case.
+        case: String,
+    },
     /// A rule of redaction is invalid, or cannot be applied.
     #[error("invalid redaction `{rule}`: {why}")]
     Redaction {

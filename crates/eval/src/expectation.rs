@@ -47,7 +47,8 @@ pub enum Expectation {
     RecordedState(#[serde(default)] Vec<String>),
     /// The last reply is that of the record.
     RecordedText,
-    /// The last reply is an answer if that of the record is one: the turn did not stop at a limit, for example.
+    /// The last reply is an answer if and only if that of the record is one: the turn does not stop at a limit where the record answers, and
+    /// does not answer where the record waits for a decision or stops at a limit.
     RecordedEnd,
     /// At most so many steps more than the record has.
     RecordedSteps(u64),

@@ -368,6 +368,14 @@ impl Experiment {
         Ok(known.find(&case.name, repeat)?.filter(|result| result.digest == case.digest()))
     }
 
+    /// Stops what runs beside the experiment itself: judgements under way end at their last commits, and are continued by the next
+    /// experiment. For a host that stops before the end; cases under way end when their future is dropped, with their tools and programs.
+    pub async fn shutdown(&self) {
+        if let Some(judge) = &self.context.judge {
+            judge.shutdown().await;
+        }
+    }
+
     /// Confronts the candidate with one case.
     pub async fn run_case(&self, case: &Case) -> CaseResult {
         self.run_with_events(case).await.0

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
@@ -12,15 +13,15 @@ use stepfold_agent_loop::{Agent, Output};
 use stepfold_runner::{RunStatus, Runner, RunnerBuilder, SessionHandle};
 use stepfold_session_scopes::{AnyStore, SessionStore};
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, OmittedTool, ReplyStream, ToolSpec, Usage,
-    WireRequest,
+    ChatModel, ChatRequest, Chunk, ModelError, ModelErrorKind, NextAttempt, OmittedTool, ReplyStream,
+    ToolSpec, Usage, WireRequest,
 };
 
 use crate::case::Case;
 use crate::data_set::hash;
 use crate::error::EvalError;
 use crate::expectation::{EvaluationContext, Score, Trials};
-use crate::spending::Spending;
+use crate::spending::{OpenRequest, Spending};
 
 /// The user of the sessions of judges.
 const USER: &str = "judge";
@@ -136,12 +137,21 @@ impl Judge {
     /// # Errors
     /// [`EvalError::Judge`] when the agent cannot have it: it is a graph, for example.
     pub fn new(agent: &Agent, store: impl SessionStore + 'static) -> Result<Self, EvalError> {
-        let built = agent.to_builder().output_with(output()).build();
-        let agent = built.map_err(|error| EvalError::Judge { why: error.to_string() })?;
+        let agent = Judge::agent_of(agent)?;
         let fingerprint = serde_json::to_string(agent.fingerprint()).unwrap_or_default();
         let digest = format!("{:016x}", hash(&fingerprint));
         let set_up: SetUp = Arc::new(|builder| builder);
         Ok(Judge { agent, store: AnyStore::new(store), digest, shared: Arc::default(), set_up })
+    }
+
+    /// The agent that judges: this one, with the output that a judgement needs. The sessions of a judge
+    /// [replay](stepfold_runner::SessionHandle::replay) with it.
+    ///
+    /// # Errors
+    /// As [`new`](Judge::new).
+    pub fn agent_of(agent: &Agent) -> Result<Agent, EvalError> {
+        let built = agent.to_builder().output_with(output()).build();
+        built.map_err(|error| EvalError::Judge { why: error.to_string() })
     }
 
     /// Changes the runner of the judge's sessions: its [budgets](stepfold_runner::Budget) hold in its store, over all experiments.
@@ -168,10 +178,19 @@ impl Judge {
             let model = LimitedModel { agent: self.agent.clone(), spending: context.spending.clone() };
             let agent = self.agent.to_builder().model(model).build().map_err(|error| error.to_string())?;
             // The judge's own rules, if it has any, come after those of the experiment.
-            let builder = context.redaction.add_to_runner(Runner::builder(agent, self.store.clone()));
+            // A judgement that a killed process has left is taken over at once: its case may have a short timeout.
+            let builder = Runner::builder(agent, self.store.clone()).process_worker();
+            let builder = context.redaction.add_to_runner(builder);
             Ok((self.set_up)(builder).build())
         });
         runner.as_ref().map_err(Clone::clone)
+    }
+
+    /// Stops the judgements under way at their last commits, and gives their sessions back.
+    pub(crate) async fn shutdown(&self) {
+        if let Some(Ok(runner)) = self.shared.runner.get() {
+            runner.shutdown(Duration::ZERO).await;
+        }
     }
 
     /// Judges a trial.
@@ -288,11 +307,14 @@ impl ChatModel for LimitedModel {
     }
 
     fn respond(&self, request: ChatRequest) -> ReplyStream {
-        match self.spending.take() {
-            Ok(()) => ReplyStream::new(CountedReply {
+        match self.spending.take(self.id(), &request) {
+            Ok(open) => ReplyStream::new(CountedReply {
                 model: self.id().to_owned(),
+                request: request.clone(),
                 spending: self.spending.clone(),
+                open: Some(open),
                 usage: None,
+                is_finished: false,
                 reply: Some(self.agent.model().respond(request)),
             }),
             Err(why) => ReplyStream::failed(refused(why)),
@@ -316,18 +338,48 @@ fn refused(why: String) -> ModelError {
 struct CountedReply {
     /// The model that was asked.
     model: String,
+    /// The request, for further attempts.
+    request: ChatRequest,
     spending: Spending,
+    /// The attempt under way.
+    open: Option<OpenRequest>,
     /// The usage so far.
     usage: Option<Usage>,
+    is_finished: bool,
     /// `None` after its end.
     reply: Option<ReplyStream>,
 }
 
 impl CountedReply {
-    fn count(&mut self) {
-        if let Some(usage) = self.usage.take() {
-            self.spending.add(&self.model, &usage);
+    /// The attempt has failed.
+    fn fail(&mut self, is_free: bool) {
+        let Some(open) = self.open.take() else { return };
+        match self.usage.take() {
+            None if is_free => open.refused(),
+            None => drop(open),
+            Some(usage) => open.broken(&usage),
         }
+    }
+
+    /// There is no more of the reply.
+    fn close(&mut self) {
+        if !self.is_finished {
+            return self.fail(false);
+        }
+        let usage = self.usage.take().unwrap_or_default();
+        if let Some(open) = self.open.take() {
+            open.replied(None, &usage);
+        }
+    }
+
+    /// A further attempt is a request of its own, which the next poll would send.
+    fn try_next(&mut self, next: &NextAttempt) -> Result<(), String> {
+        self.fail(next.failed_free);
+        if let Some(model) = &next.model {
+            model.clone_into(&mut self.model);
+        }
+        self.open = Some(self.spending.take(&self.model, &self.request)?);
+        Ok(())
     }
 }
 
@@ -339,22 +391,23 @@ impl Stream for CountedReply {
         let mut polled = Pin::new(reply).poll_next(cx);
         match &polled {
             Poll::Ready(Some(Ok(Chunk::Usage(usage)))) => self.usage = Some(*usage),
-            // A reply of which no usage is known still needs a price.
-            Poll::Ready(Some(Ok(Chunk::Finished(_)))) => drop(self.usage.get_or_insert_default()),
+            Poll::Ready(Some(Ok(Chunk::Finished(_)))) => self.is_finished = true,
             Poll::Ready(Some(Ok(Chunk::NextAttempt(next)))) => {
-                let model = next.model.clone();
-                self.count();
-                self.model = model.unwrap_or_else(|| self.model.clone());
-                // A further attempt is a request of its own, which the next poll would send.
-                if let Err(why) = self.spending.take() {
-                    polled = Poll::Ready(Some(Err(refused(why))));
-                }
+                let next = self.try_next(next);
+                polled = next.map_or_else(|why| Poll::Ready(Some(Err(refused(why)))), |()| polled);
             }
             _ => {}
         }
-        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            self.reply = None;
-            self.count();
+        match &polled {
+            Poll::Ready(Some(Err(error))) => {
+                self.fail(error.is_free());
+                self.reply = None;
+            }
+            Poll::Ready(None) => {
+                self.close();
+                self.reply = None;
+            }
+            _ => {}
         }
         polled
     }
@@ -362,7 +415,7 @@ impl Stream for CountedReply {
 
 impl Drop for CountedReply {
     fn drop(&mut self) {
-        self.count();
+        self.close();
     }
 }
 

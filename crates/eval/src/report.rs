@@ -16,6 +16,7 @@ use crate::report_text::{
     ReportResults, counted, percent, printable, write_json_lines, write_junit, write_markdown, write_table,
 };
 use crate::spending::NoteLine;
+use crate::stored_report::DistinctResults;
 use crate::timelines::Timelines;
 use crate::trial::Trial;
 
@@ -371,11 +372,14 @@ impl Report {
     /// # Errors
     /// [`EvalError::Line`] for a line that cannot be read, or a newer format.
     pub fn from_json_lines(mut reader: impl BufRead) -> Result<Self, EvalError> {
-        let (mut head, mut results) = (None, Vec::new());
+        let (mut head, mut results, mut distinct) = (None, Vec::new(), DistinctResults::default());
         read_lines(&mut reader, false, |_, line| {
             match line {
                 ReportLine::Head(found) => head = Some(*found),
-                ReportLine::Result(result) => results.push(*result),
+                ReportLine::Result(result) => {
+                    distinct.check(&result)?;
+                    results.push(*result);
+                }
                 ReportLine::Note(_) => {}
             }
             Ok(())

@@ -10,6 +10,7 @@ use crate::error::EvalError;
 use crate::experiment::Experiment;
 use crate::locked::{FileLock, is_at, lock, open_locked};
 use crate::report::{CaseResult, ReportHead, Summary};
+use crate::spending::NoteLine;
 use crate::stored_report::{KnownResults, SharedSource};
 
 /// The report of an experiment on its way into a file. Results so far are in a file of their own, which one process at a time
@@ -95,6 +96,24 @@ impl ReportFile {
         };
         let spent = self.known.as_ref().and_then(|known| known.spent());
         Ok(experiment.spending_noted_in(Arc::clone(&self.file), spent))
+    }
+
+    /// The id of the experiment, which it keeps over kills: that among the results so far, or a new one, which is noted there. To be
+    /// called after [`begin`](ReportFile::begin).
+    ///
+    /// # Errors
+    /// [`EvalError::Io`].
+    pub fn id(&self, new: impl FnOnce() -> String) -> Result<String, EvalError> {
+        if let Some(id) = self.known.as_ref().and_then(|known| known.id()) {
+            return Ok(id.to_owned());
+        }
+        let id = new();
+        self.write_line(|line| {
+            let note = NoteLine::Id(id.clone()).to_text().map_err(std::io::Error::from)?;
+            line.extend(note.into_bytes());
+            Ok(())
+        })?;
+        Ok(id)
     }
 
     /// Keeps a result as the next one of the report. One that was [known](Experiment::run_each_known) is kept already.

@@ -48,6 +48,20 @@ pub struct StoredReport {
     source: SharedSource,
 }
 
+/// The results of a report so far, by their keys.
+#[derive(Default)]
+pub(crate) struct DistinctResults(HashSet<u64>);
+
+impl DistinctResults {
+    /// Refuses a second result of a case: counts, pairs and verdicts would depend on which of them is taken.
+    pub(crate) fn check(&mut self, result: &CaseResult) -> Result<(), EvalError> {
+        match self.0.insert(result_key(&result.case, result.repeat)) {
+            true => Ok(()),
+            false => Err(EvalError::DuplicateResult { case: result.case.clone() }),
+        }
+    }
+}
+
 /// A source that its readers and its writer move through one after the other.
 pub(crate) type SharedSource = Arc<Mutex<dyn Source>>;
 
@@ -65,7 +79,7 @@ impl StoredReport {
     /// Opens the report in a file, and checks each line.
     ///
     /// # Errors
-    /// [`EvalError::Io`], and [`EvalError::Line`] for a line that cannot be read, or a newer format.
+    /// [`EvalError::Io`], [`EvalError::Line`] for a line that cannot be read, or a newer format, and [`EvalError::DuplicateResult`].
     pub fn open(path: &Path) -> Result<Self, EvalError> {
         let opened = check_regular(path).and_then(|()| File::open(path));
         StoredReport::new(opened.map_err(EvalError::io("reading of the report"))?)
@@ -97,8 +111,15 @@ impl StoredReport {
         let length = {
             let source = &mut *source.lock().unwrap_or_else(PoisonError::into_inner);
             source.rewind().map_err(EvalError::io("reading of the report"))?;
+            let mut results = DistinctResults::default();
             read_lines(&mut BufReader::new(source), may_be_torn, |place, line| {
                 visit(place, &line);
+                // Of an experiment under way the last result of a case counts.
+                if let ReportLine::Result(result) = &line
+                    && !may_be_torn
+                {
+                    results.check(result)?;
+                }
                 match line {
                     ReportLine::Head(found) => head = Some(*found),
                     ReportLine::Result(result) => summary.add(&result),
@@ -189,6 +210,8 @@ pub(crate) struct KnownResults {
     counts: Summary,
     /// The bytes at which results begin, without errors. The last result of a case counts.
     places: HashMap<u64, u64>,
+    /// The id of the experiment.
+    id: Option<String>,
     /// The spending so far.
     spent: Option<SpentNote>,
     /// The keys of cases that are tried once only, and have begun.
@@ -199,17 +222,18 @@ impl KnownResults {
     /// Reads them, up to a line that a kill has torn. Returns the number of bytes as well; there may be none.
     pub(crate) fn read(source: SharedSource) -> Result<(Option<Self>, u64), EvalError> {
         let (mut counts, mut places) = (Summary::default(), HashMap::new());
-        let (mut spent, mut begun) = (None, HashSet::new());
+        let (mut id, mut spent, mut begun) = (None, None, HashSet::new());
         let (report, length) = StoredReport::read(source, true, |place, line| match line {
             ReportLine::Result(result) if result.status != CaseStatus::Error => {
                 counts.add(result);
                 places.insert(result_key(&result.case, result.repeat), place);
             }
+            ReportLine::Note(NoteLine::Id(noted)) => id = Some(noted.clone()),
             ReportLine::Note(NoteLine::Spent(noted)) => spent = Some(*noted),
             ReportLine::Note(NoteLine::Begun(key)) => drop(begun.insert(*key)),
             ReportLine::Head(_) | ReportLine::Result(_) => {}
         })?;
-        Ok((report.map(|report| KnownResults { report, counts, places, spent, begun }), length))
+        Ok((report.map(|report| KnownResults { report, counts, places, id, spent, begun }), length))
     }
 
     /// The results of a report in memory.
@@ -230,6 +254,11 @@ impl KnownResults {
     /// Whether a case that is tried once only has begun.
     pub(crate) fn has_begun(&self, case: &str, repeat: u64) -> bool {
         self.begun.contains(&result_key(case, repeat))
+    }
+
+    /// The id of the experiment, if it has one.
+    pub(crate) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// The spending so far.

@@ -126,7 +126,7 @@ pub use crate::access::decision_lookup::RecordedDecision;
 pub use crate::access::unfinished_run::RunInEvents;
 pub use crate::budget::{
     Budget, BudgetError, BudgetScope, BudgetSpender, BudgetStatus, BudgetWindow, OutsideRequests,
-    SharedRateLimit, SpendGroup, SpendQuery, SpendReport, SpendSum, WhenExhausted,
+    SharedRateLimit, SpendGroup, SpendQuery, SpendReport, SpendSum, WhenExhausted, estimated_cost,
 };
 pub use crate::builder::RunnerBuilder;
 pub use crate::core::load::RunnerLoad;

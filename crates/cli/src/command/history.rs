@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use stepfold::agent_loop::Edit;
+use stepfold::eval::Judge;
 use stepfold::prelude::*;
 use stepfold::runner::{RunnerError, RunnerErrorKind};
 
@@ -16,7 +17,18 @@ pub(super) async fn replay(target: &SessionArgs, json: bool) -> anyhow::Result<C
     let context = CommandContext::for_read(target).await?;
     let session = context.session().await?;
     let id = session.key().id.as_str();
-    match session.replay(context.runner.agent()).await {
+    let agent = context.runner.agent();
+    let replayed = match session.replay(agent).await {
+        Err(diverged @ RunnerError { kind: RunnerErrorKind::Diverged { .. }, .. }) => {
+            // A judge of `eval` has an output that its file does not have.
+            match Judge::agent_of(agent) {
+                Ok(judge) if judged(&session, &judge).await => session.replay(&judge).await,
+                _ => Err(diverged),
+            }
+        }
+        replayed => replayed,
+    };
+    match replayed {
         Ok(runs) => {
             show::line(if json {
                 json!({"runs": runs, "same": true, "session": id}).to_string()
@@ -36,6 +48,14 @@ pub(super) async fn replay(target: &SessionArgs, json: bool) -> anyhow::Result<C
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the last run of a session is one of this judge, perhaps of another version of its file.
+async fn judged(session: &SessionHandle, judge: &Agent) -> bool {
+    let runs = session.recorded_runs().await.unwrap_or_default();
+    let recorded = runs.last().and_then(|run| run.agent.as_ref());
+    let changes = recorded.map(|recorded| recorded.differences(judge.fingerprint()));
+    changes.is_some_and(|changes| changes.iter().all(|change| change.part != "output"))
 }
 
 pub(super) async fn fork(

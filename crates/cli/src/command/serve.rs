@@ -24,7 +24,7 @@ use crate::context::{LoadedAgent, with_spend_limits, with_traces};
 use crate::error::{CommandEnding, UsageError};
 use crate::model::ModelSource;
 use crate::show;
-use crate::signals::{CtrlCListener, StopSignals};
+use crate::signals::EndSignals;
 use crate::store::{StoreAccess, open_store};
 
 /// The user of the sessions if there is no file of tokens.
@@ -233,18 +233,14 @@ fn report(listener: &TcpListener, apps: &[App], token: Option<&Token>, json: boo
 
 /// Serves until a signal; then until the runs have completed or their time is over.
 async fn until_ended(server: Server, listener: TcpListener) -> anyhow::Result<CommandEnding> {
-    let mut signals = StopSignals::listen().context("signals cannot be waited for")?;
-    let mut interrupts = CtrlCListener::new();
+    let mut signals = EndSignals::listen()?;
     let (ending, ended) = tokio::sync::oneshot::channel();
     let stop = async move {
-        let ended = tokio::select! {
-            stopped = signals.received() => Ok(stopped),
-            interrupted = interrupts.next() => interrupted.map(|()| CommandEnding::Interrupted),
-        };
+        let ended = signals.received().await;
         show::note("stopping: runs have some time to complete; again Ctrl-C stops them at their last commit");
         // The receiver awaits it below.
         let _ = ending.send(ended);
-        interrupts
+        signals.into_interrupts()
     };
     let (stopping, mut interrupts) = tokio::sync::oneshot::channel();
     let serving = server.serve_until(listener, async {

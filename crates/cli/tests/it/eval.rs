@@ -352,6 +352,13 @@ fn budgets_of_a_live_candidate_hold() {
     }
     let spent = room.say("spend a.toml --by session", "");
     assert!(spent.contains("eve/experiment-") && spent.matches("local/experiment-").count() == 2, "{spent}");
+    // Reports of one name in two folders are of two experiments.
+    for folder in ["one", "two"] {
+        std::fs::create_dir(room.path(folder)).unwrap();
+        room.say(&format!("{live} --user zoe --report {folder}/own.report"), "");
+    }
+    let spent = room.say("spend a.toml --by session", "");
+    assert!(spent.matches("zoe/experiment-").count() == 2, "{spent}");
 }
 
 /// Requests of a judge count in the budgets of its file, in its own store.

@@ -96,3 +96,82 @@ fn a_threshold_holds_for_all_cases() {
         "{repeated}"
     );
 }
+
+/// A case of a name that is there is not the one that is there: it is said, and a failed addition leaves no file.
+#[test]
+fn an_edited_case_is_not_already_there() {
+    let room = paying_room();
+    let case = |words: &str| format!("cases:\n- name: one\n  inputs: {words}\n");
+    room.write("cases.yaml", &case("hello"));
+    assert!(room.say("eval import cases.yaml new.jsonl", "").starts_with("1 case added"));
+    let again = room.say("eval import cases.yaml new.jsonl", "");
+    assert!(again.starts_with("0 cases added to new.jsonl; 1 already there, 0 unsuited"), "{again}");
+    room.write("cases.yaml", &case("goodbye"));
+    let edited = room.say("eval import cases.yaml new.jsonl", "");
+    assert!(edited.starts_with("0 cases added to new.jsonl; 0 already there, 1 unsuited"), "{edited}");
+    assert!(edited.contains("case `one` is not added: another case of this name is there"), "{edited}");
+    for line in ["eval add a.toml none.jsonl -s s9", "eval add a.toml none.jsonl --label none"] {
+        room.say(line, "");
+        assert!(!room.path("none.jsonl").exists(), "{line}");
+    }
+}
+
+/// A session that was rewound to its beginning does not count as one of the newest: nothing is said in it.
+#[test]
+fn a_session_without_a_turn_is_not_counted() {
+    let room = paying_room();
+    room.say("rewind a.toml -s s3 0", "");
+    let said = room.say("eval add a.toml cases.jsonl --newest 2", "");
+    assert!(said.starts_with("2 cases added"), "{said}");
+}
+
+/// A report through a link is written to its target, and a report with two results of a case is refused.
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_report_stays() {
+    let room = paying_room();
+    room.say("eval add a.toml cases.jsonl --newest 5", "");
+    std::fs::create_dir(room.path("sub")).unwrap();
+    std::os::unix::fs::symlink("sub/own.report", room.path("link")).unwrap();
+    let run = "eval run a.toml cases.jsonl --model script:a.script";
+    for _ in 0..2 {
+        let said = room.say(&format!("{run} --report link"), "");
+        assert!(said.contains("3 passed"), "{said}");
+        assert!(room.path("link").is_symlink());
+        assert_eq!(std::fs::read_dir(room.path("sub")).unwrap().count(), 1);
+    }
+    let report = std::fs::read_to_string(room.path("sub/own.report")).unwrap();
+    let last = report.lines().last().unwrap();
+    room.write(
+        "twice.report",
+        &format!("{report}{}\n", last.replace("\"status\":\"passed\"", "\"status\":\"failed\"")),
+    );
+    for line in ["eval report twice.report", "eval compare link twice.report"] {
+        let said = room.say(line, "");
+        assert!(said.contains("report twice.report: duplicate result of case `local/s"), "{said}");
+        assert!(said.ends_with("exit 2\n"), "{said}");
+    }
+}
+
+/// A data set that becomes shorter under an experiment is no whole one: there is no report of a part.
+#[test]
+fn a_data_set_that_shrinks_is_an_error() {
+    let room = paying_room();
+    let cut = "head -c 8192 cases.jsonl > cut; cat cut > cases.jsonl; echo '{\\\"passed\\\": true}'";
+    let case = |name: &str, more: usize| {
+        let expect = format!("[{{\"program\":{{\"command\":[\"sh\",\"-c\",\"{cut}\"]}}}}]");
+        let said = "x".repeat(more);
+        format!("{{\"name\":\"{name}\",\"say\":\"{said}\",\"expect\":{expect}}}\n")
+    };
+    // The first line ends where the first block that is read does.
+    let first = case("a", 8192 - case("a", 0).len());
+    room.write("cases.jsonl", &format!("{first}{}", case("b", 9_000)));
+    let run = "eval run a.toml cases.jsonl --model script:hello.script --parallel 1 --report own.report";
+    room.write("hello.script", "assistant: hello\n");
+    let said = room.say(run, "");
+    assert!(
+        said.contains("was changed under the experiment: expected 2 results, found 1; run it again"),
+        "{said}"
+    );
+    assert!(said.ends_with("exit 2\n") && !room.path("own.report").exists(), "{said}");
+}

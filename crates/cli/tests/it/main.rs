@@ -25,6 +25,8 @@ mod eval_faults;
 mod eval_interop;
 #[cfg(target_os = "linux")]
 mod eval_memory;
+#[cfg(unix)]
+mod eval_signals;
 mod experiment_kill;
 mod graph_checks;
 mod graphs;

@@ -10,7 +10,7 @@ use stepfold_eval::{
     ReportFile, Score, Spending, Trial, Verdict,
 };
 use stepfold_state_core::chat::{
-    ChatModel, ChatRequest, Chunk, FinishReason, Price, Prices, ReplyStream, Usage,
+    ChatModel, ChatRequest, Chunk, FinishReason, ModelParams, Price, Prices, ReplyStream, Usage,
 };
 
 use crate::clerk::{Executions, Variation, cases, clerk};
@@ -81,14 +81,15 @@ impl ChatModel for Asked {
 }
 
 /// A law: the bounds on requests and costs hold over kills. Killed at a request, or at any byte of a line, the experiment continues with
-/// what it has spent.
+/// what it has spent: a request without a reply has cost its estimate.
 #[tokio::test]
 async fn the_bounds_of_an_experiment_hold_over_kills() {
     let folder = tempfile::tempdir().expect("a folder");
     let (path, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
     let moments = Arc::new(Mutex::new(Vec::new()));
     let asked = Asked { partial: partial.clone(), moments: Arc::clone(&moments) };
-    let agent = Agent::builder(asked).build().expect("an agent");
+    let params = ModelParams::default().with_max_output_tokens(1);
+    let agent = Agent::builder(asked).params(params).build().expect("an agent");
     let cases = || (0..8).map(|n| Case::new(format!("c{n}"), "which area?").expect(Expectation::Answered));
     let run = async |spending: Spending| {
         let mut file = ReportFile::open(&path, &partial).expect("whole lines can be read");
@@ -103,7 +104,7 @@ async fn the_bounds_of_an_experiment_hold_over_kills() {
     };
     // Each reply costs 11 millionths of a dollar.
     let prices = Prices::new().with("test/asked", Price::new(1.0, 1.0));
-    for (name, of_one) in [("requests", 1), ("nanodollars", 11_000)] {
+    for (name, of_one) in [("requests", 1_u64), ("nanodollars", 11_000)] {
         let spending = || match of_one {
             1 => Spending::new().max_requests(5),
             _ => Spending::new().max_nanodollars(55_000, prices.clone()),
@@ -113,12 +114,14 @@ async fn the_bounds_of_an_experiment_hold_over_kills() {
         for (number, killed) in asked.iter().enumerate() {
             let sent = noted(killed, "requests");
             assert_eq!(sent, number as u64 + 1, "a request is noted before it is sent");
+            let estimate = noted(killed, "nanodollars") - number as u64 * u64::from(of_one > 1) * 11_000;
+            assert_eq!(estimate > 0, of_one > 1, "and so is its estimate: {estimate}");
         }
         let cuts = (0..whole.len()).step_by(13).map(|cut| whole[..cut].to_vec());
         for killed in asked.into_iter().chain(cuts) {
             std::fs::write(&partial, &killed).expect("written");
             let (_, asked) = run(spending()).await;
-            let left = 5 - noted(&killed, name) / of_one;
+            let left = (5 * of_one).saturating_sub(noted(&killed, name)).div_ceil(of_one);
             assert_eq!(asked.len() as u64, left, "{name}: {}", String::from_utf8_lossy(&killed));
         }
     }

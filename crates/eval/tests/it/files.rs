@@ -104,3 +104,54 @@ async fn results_that_were_replaced_are_not_written_again() {
     assert_eq!(open().expect("it continues").kept().passed, 1);
     assert!(Report::from_json_lines(fs::read(&partial).expect("results").as_slice()).is_ok());
 }
+
+/// A data set that has got no case leaves no file, and an experiment keeps its id over kills.
+#[test]
+fn a_file_without_a_case_is_not_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cases.jsonl");
+    let mut file = DataSetFile::open(&path, FileLock::TIMEOUT).expect("opened");
+    assert_eq!(file.append(&[], u64::MAX).expect("nothing to write"), 0);
+    drop(file);
+    assert!(!path.exists());
+    // One that was there stays, whatever is in it.
+    fs::write(&path, "").expect("written");
+    drop(DataSetFile::open(&path, FileLock::TIMEOUT).expect("opened"));
+    assert!(path.exists());
+    let mut file = DataSetFile::open(&path, FileLock::TIMEOUT).expect("opened");
+    let (case, edited) = (Case::new("a", "hello"), Case::new("a", "goodbye"));
+    assert_eq!(file.append(std::slice::from_ref(&case), u64::MAX).expect("written"), 1);
+    assert!(!file.has_other(&case) && file.has_other(&edited));
+}
+
+#[tokio::test]
+async fn an_experiment_keeps_its_id() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (report, partial) = (folder.path().join("own.report"), folder.path().join("own.partial"));
+    let agent = Agent::builder(Script::parse("assistant: hello").expect("a script").whole()).build();
+    let experiment = Experiment::new(&agent.expect("an agent"));
+    for new in ["first", "second"] {
+        let mut file = ReportFile::open(&report, &partial).expect("opened");
+        drop(file.begin(experiment.clone()).expect("the same experiment"));
+        assert_eq!(file.id(|| new.to_owned()).expect("written"), "first");
+    }
+    let mut file = ReportFile::open(&report, &partial).expect("opened");
+    let experiment = file.begin(experiment).expect("the same experiment");
+    let cases = [Case::new("a", "hello").expect(Expectation::Answered)];
+    let keep = |result: CaseResult, is_known| file.keep(&result, is_known);
+    experiment.run_each_known(DataSet::of(cases), keep).await.expect("valid cases");
+    file.finish().expect("written");
+    let stored = fs::read_to_string(&report).expect("a report");
+    assert_eq!(stored.lines().count(), 2, "no note is in a report: {stored}");
+    // A second result of a case is refused.
+    let last = stored.lines().last().expect("a result");
+    let twice = format!("{stored}{last}\n");
+    fs::write(&report, &twice).expect("written");
+    for error in [
+        Report::from_json_lines(twice.as_bytes()).map(drop),
+        stepfold_eval::StoredReport::open(&report).map(drop),
+    ] {
+        let error = error.expect_err("two results of a case");
+        assert!(matches!(&error, EvalError::DuplicateResult { case } if case == "a"), "{error}");
+    }
+}

@@ -22,5 +22,6 @@ mod redacted;
 mod redacted_agents;
 mod schema;
 mod streamed;
+mod taken;
 mod timeouts;
 mod words;

@@ -305,6 +305,46 @@ async fn the_cost_of_a_judge_counts_if_its_case_runs_out_of_time() {
     }
 }
 
+/// A model that never replies.
+struct Mute;
+
+impl ChatModel for Mute {
+    fn id(&self) -> &'static str {
+        "test/mute"
+    }
+
+    fn respond(&self, _: ChatRequest) -> ReplyStream {
+        ReplyStream::new(futures_util::stream::pending())
+    }
+}
+
+/// A request whose reply never came costs its estimate, of a candidate and of a judge.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_reply_counts() {
+    let mute = Agent::builder(Mute).build().expect("an agent");
+    let prices = Prices::new()
+        .with("test/mute", Price::new(1.0, 1.0))
+        .with(agent().model().id(), Price::new(0.0, 0.0));
+    for is_judge in [false, true] {
+        let spending = Spending::new().max_nanodollars(1_000_000, prices.clone());
+        let judge = || Judge::new(&mute, MemoryStore::new()).expect("it can judge");
+        let (experiment, expected) = match is_judge {
+            true => (Experiment::new(&agent()).judge(judge()), Expectation::Judge(Rubric::new("One."))),
+            false => (Experiment::new(&mute), Expectation::Answered),
+        };
+        let experiment = experiment.spending(spending).timeout(Duration::from_secs(5));
+        let run = async |name: &str| {
+            let result = experiment.run_case(&Case::new(name, name).expect(expected.clone())).await;
+            // tidy: allow sleep, because the clock of the test is paused, and the run of the judge gets its turn to end.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            result.why()
+        };
+        assert!(run("a").await.starts_with("timeout after 5s"), "judge: {is_judge}");
+        let why = run("b").await;
+        assert!(why.contains("the limit of costs is reached"), "judge: {is_judge}: {why}");
+    }
+}
+
 /// Trials with one answer wait for one judgement, and the end of one of them, first or last, takes it from no other.
 #[tokio::test(start_paused = true)]
 async fn a_trial_that_runs_out_of_time_leaves_the_judgement_to_others() {

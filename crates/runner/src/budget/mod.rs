@@ -12,7 +12,7 @@ pub(crate) use self::ahead::NextRequest;
 pub use self::meter::OutsideRequests;
 pub(crate) use self::meter::RunMeter;
 pub(crate) use self::policy::BudgetPolicies;
-pub use self::policy::{Budget, BudgetScope, WhenExhausted};
+pub use self::policy::{Budget, BudgetScope, WhenExhausted, estimated_cost};
 pub use self::rate::SharedRateLimit;
 pub use self::report::{SpendGroup, SpendQuery, SpendReport, SpendSum};
 pub(crate) use self::status::RefusedRequests;

@@ -587,6 +587,27 @@ fn highest_cost_at(price: &Price, input: u64, output: u64) -> u64 {
     Price::new(dearest, price.output).cost(&Usage::new(input, output)).nanodollars()
 }
 
+/// The estimate of a request's cost at these prices, as a [`Budget`] reserves it: of its input, of which nothing is read from the provider's
+/// cache, and its maximum output, or 4,096 tokens. `None` for a model without a price.
+///
+/// # Examples
+/// ```
+/// use stepfold_runner::estimated_cost;
+/// use stepfold_state_core::chat::{ChatRequest, Price, Prices};
+///
+/// let prices = Prices::new().with("test/model", Price::new(1.0, 2.0));
+/// let request = ChatRequest::default();
+/// assert_eq!(estimated_cost(&prices, "test/model", &request).map(|cost| cost.nanodollars()), Some(8_192_000));
+/// assert_eq!(estimated_cost(&prices, "test/other", &request), None);
+/// ```
+#[must_use]
+pub fn estimated_cost(prices: &Prices, model: &str, request: &ChatRequest) -> Option<Cost> {
+    let price = prices.price(model)?;
+    let input = BudgetPolicies::default().count_input(request, None).tokens();
+    let output = request.params.max_output_tokens.unwrap_or(OUTPUT_ESTIMATE);
+    Some(Cost::from_nanodollars(highest_cost_at(price, input, output)))
+}
+
 fn tokens_of_tool(spec: &ToolSpec) -> usize {
     ApproximateTokens::of_text(&json_of(spec))
 }

@@ -1,13 +1,13 @@
 //! The runs of a stored session as data: with them a run can be made again elsewhere, without the store.
 
-use stepfold_agent_loop::{Event, Fingerprint, Input};
+use stepfold_agent_loop::{Event, Exit, Fingerprint, Input};
 use stepfold_session_scopes::CommittedEvent;
 use stepfold_state_core::state::State;
 use stepfold_trim::Summary;
 
 use crate::error::RunnerError;
 use crate::handle::session_handle::SessionHandle;
-use crate::record::events::agent_of;
+use crate::record::events::{agent_of, exit_of};
 
 /// A run of a stored session, with everything that it began with. Created by [`SessionHandle::recorded_runs`].
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct RecordedRun {
     pub summary: Option<Summary>,
     /// Its events, in order, with their messages and writes.
     pub events: Vec<Event>,
+    /// The reason of its end; `None` for a run that waits for decisions or a budget, has failed, was interrupted, or is under way.
+    pub exit: Option<Exit>,
     /// The version of an erased event, without whose content the run cannot be made again: one of its own, or one in the conversation
     /// that it began with, unless that was erased before the run.
     pub erased: Option<u64>,
@@ -48,6 +50,7 @@ impl RecordedRun {
             state,
             summary,
             events,
+            exit: committed.last().and_then(|last| exit_of(&last.event)),
             erased,
         }
     }

@@ -154,6 +154,11 @@ impl AddedCases {
 
     /// Appends a case, unless one of its name is there.
     pub(super) fn append(&mut self, case: &Case) -> anyhow::Result<()> {
+        if self.file.has_other(case) {
+            let words = "another case of this name is there; remove its line to add this one";
+            self.unsuited.add(format!("case `{}` is not added: {words}", case.name));
+            return Ok(());
+        }
         match self.file.append(std::slice::from_ref(case), u64::MAX)? {
             0 => self.repeated += 1,
             added => self.added += added,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::eval::{Experiment, Mode};
 use stepfold::runner::Runner;
 
@@ -16,17 +15,23 @@ use crate::form::redact::FileRedaction;
 use crate::model::ModelSource;
 use crate::store::{StoreAccess, open_store};
 
-/// The session of a user in which the requests of a live experiment count: that of its report, so that what a killed one has left
-/// open is settled when it is continued, and not by another one.
-fn session_of(args: &EvalRunArgs) -> String {
-    match args.report.as_deref().and_then(Path::file_name) {
-        Some(name) => format!("experiment-{}", name.to_string_lossy()),
-        None => format!("experiment-{}", RandomIds.next()),
+/// The budgets of the candidate, in which the requests of a live experiment count.
+pub(super) struct CandidateBudgets {
+    runner: Runner,
+    user: String,
+}
+
+impl CandidateBudgets {
+    /// The experiment within these budgets. Its requests are those of a session of its own, so that what a killed experiment has left
+    /// open is settled when it is continued, and not by another one.
+    pub(super) async fn bound(&self, experiment: Experiment, id: &str) -> anyhow::Result<Experiment> {
+        let session = self.runner.session(self.user.as_str(), format!("experiment-{id}")).await?;
+        Ok(session.outside_requests().await?.into_iter().fold(experiment, Experiment::budgets))
     }
 }
 
-/// The experiment, with the candidate.
-pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment> {
+/// The experiment, with the candidate, and the budgets that it is to count in.
+pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<(Experiment, Option<CandidateBudgets>)> {
     if args.mode == Mode::Live && args.judge.max_requests.is_none() && args.judge.max_usd.is_none() {
         let words = "mode live calls models and tools without a bound; set --max-requests or --max-usd";
         return Err(UsageError(words.to_owned()).into());
@@ -64,17 +69,15 @@ pub(super) async fn experiment(args: &EvalRunArgs) -> anyhow::Result<Experiment>
     });
     experiment.check_allowed().map_err(|error| UsageError(error.to_string()))?;
     let experiment = judged(experiment, &args.judge, &args.data_set, prices.clone())?;
-    let experiment = match args.mode {
+    let budgets = match args.mode {
         // NOTE: The other modes are bounded by their data set, and run without a store, in a check of a repository for example.
         Mode::Live if !(spend_limits.budgets.is_empty() && spend_limits.rate_limits.is_empty()) => {
             let store = open_store(args.store.as_deref(), args.keys.as_deref(), StoreAccess::Create).await?;
             let builder = with_spend_limits(Runner::builder(agent, store), &prices, spend_limits);
-            let session =
-                builder.schema(schema).build().session(args.user.as_str(), session_of(args)).await?;
-            session.outside_requests().await?.into_iter().fold(experiment, Experiment::budgets)
+            Some(CandidateBudgets { runner: builder.schema(schema).build(), user: args.user.clone() })
         }
-        _ => experiment,
+        _ => None,
     };
     let experiment = if args.timelines { experiment.timelines() } else { experiment };
-    Ok(if args.measured { experiment.measured() } else { experiment })
+    Ok((if args.measured { experiment.measured() } else { experiment }, budgets))
 }

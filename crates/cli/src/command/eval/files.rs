@@ -152,6 +152,11 @@ fn besides(path: Option<&Path>, ending: &str) -> Option<PathBuf> {
     path.map(|path| beside(path, ending))
 }
 
+/// The file that is written for a path: the target of a link, which is not replaced by the new file.
+pub(super) fn written(path: &Path) -> PathBuf {
+    if path.is_symlink() { resolved(path) } else { path.to_owned() }
+}
+
 /// The path of a file that may be missing, without links and dots.
 fn resolved(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

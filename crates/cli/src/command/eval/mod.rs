@@ -13,6 +13,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use anyhow::Context as _;
+use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::eval::{
     CaseResult, Comparison, DataSet, EvalError, Experiment, LeftOut, Mode, ReportFile, StoredReport, Summary,
     Verdict,
@@ -21,11 +22,12 @@ use tempfile::SpooledTempFile;
 
 use self::add::add;
 use self::candidate::experiment;
-use self::files::CommandFiles;
+use self::files::{CommandFiles, written};
 pub(super) use self::served::experiments;
 use crate::args::{EvalCommand, EvalCompareArgs, EvalFormat, EvalReportArgs, EvalRunArgs};
 use crate::error::{CommandEnding, UsageError};
 use crate::show::{self, counted};
+use crate::signals::EndSignals;
 
 /// The rows of a table in Markdown.
 const ROWS: usize = 50;
@@ -148,6 +150,7 @@ fn invalid(file: String, error: EvalError) -> anyhow::Error {
         EvalError::Line { .. }
         | EvalError::Case { .. }
         | EvalError::Duplicate { .. }
+        | EvalError::DuplicateResult { .. }
         | EvalError::Compare { .. } => UsageError(format!("{file}: {error}")).into(),
         error => anyhow::Error::from(error).context(file),
     }
@@ -166,6 +169,8 @@ fn note_bounded(notes: &LeftOut, words: &str) {
 
 /// Confronts a candidate with a data set.
 async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
+    let (report, cassette) = (args.report.as_deref().map(written), args.cassette.as_deref().map(written));
+    let args = &EvalRunArgs { cassette, report, ..args.clone() };
     CommandFiles::of_run(args).check()?;
     if let Some(report) = &args.report {
         let checked = ReportFile::check(report, &files::beside(report, ".partial"));
@@ -183,18 +188,36 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         );
         return Err(UsageError(words).into());
     }
-    let experiment = experiment(args).await?;
+    let (experiment, budgets) = experiment(args).await?;
     let all = check_cases(&args.data_set)?.saturating_mul(args.repeats.get());
     let mut progress = Progress { done: 0, all };
     let cases = open(&args.data_set)?;
     let (mut results, experiment) = KeptResults::begin(args.report.as_deref(), experiment)?;
+    let experiment = match budgets {
+        Some(budgets) => budgets.bound(experiment, &results.id()?).await?,
+        None => experiment,
+    };
     let keep = |result: CaseResult, is_known: bool| {
         progress.count();
         results.keep(&result, is_known)
     };
-    let summary = experiment.run_each_known(cases, keep).await;
+    let ended = until_signal(&experiment, experiment.run_each_known(cases, keep)).await;
     Progress::clear();
-    let summary = summary.map_err(|error| invalid(named("data set", &args.data_set), error))?;
+    let summary = match ended? {
+        EndedExperiment::Stopped(ending) => {
+            show::note_line(match args.report {
+                Some(_) => "stopped; the same command continues after the results so far",
+                None => "stopped; with --report the same command would continue",
+            });
+            return Ok(ending);
+        }
+        EndedExperiment::Done(summary) => {
+            summary.map_err(|error| invalid(named("data set", &args.data_set), error))?
+        }
+    };
+    if summary.trials < all {
+        return Err(UsageError(shorter(args, summary.trials, all)).into());
+    }
     let report = results.finish()?;
     print(&report, format_of(args.format, json))?;
     let mut ending = ending_of(&summary, args);
@@ -204,6 +227,39 @@ async fn run(args: &EvalRunArgs, json: bool) -> anyhow::Result<CommandEnding> {
         ending = if ending == CommandEnding::Done { compared } else { ending };
     }
     Ok(ending)
+}
+
+/// The words about a data set that has become shorter: its report would be that of a part.
+fn shorter(args: &EvalRunArgs, found: u64, all: u64) -> String {
+    let data_set = args.data_set.display();
+    let kept = args.report.as_ref().map_or("", |_| ": it continues with the results so far");
+    format!(
+        "data set {data_set} was changed under the experiment: expected {}, found {found}; run it again{kept}",
+        counted(all, "result")
+    )
+}
+
+/// An experiment that has ended, or was stopped by a signal.
+enum EndedExperiment {
+    Done(Result<Summary, EvalError>),
+    Stopped(CommandEnding),
+}
+
+/// Runs an experiment until a signal. Then its tools, programs and judgements are ended before the process is.
+async fn until_signal(
+    experiment: &Experiment,
+    running: impl Future<Output = Result<Summary, EvalError>>,
+) -> anyhow::Result<EndedExperiment> {
+    let mut signals = EndSignals::listen()?;
+    let mut running = std::pin::pin!(running);
+    tokio::select! {
+        ended = &mut running => Ok(EndedExperiment::Done(ended)),
+        stopped = signals.received() => {
+            // While its cases still wait for them: a judgement that is stopped is continued, and one that is dropped is cancelled.
+            experiment.shutdown().await;
+            Ok(EndedExperiment::Stopped(stopped?))
+        }
+    }
 }
 
 /// The most bytes of results that are kept in memory where no report is named. Others go into a file that has no name.
@@ -224,6 +280,14 @@ impl<'a> KeptResults<'a> {
         let mut file = SpooledTempFile::new(MOST_IN_MEMORY);
         experiment.head().write_line(&mut file)?;
         Ok((KeptResults::Unnamed(file), experiment))
+    }
+
+    /// The id of the experiment, which it keeps over kills.
+    fn id(&self) -> Result<String, EvalError> {
+        match self {
+            KeptResults::Named(_, file) => file.id(|| RandomIds.next()),
+            KeptResults::Unnamed(_) => Ok(RandomIds.next()),
+        }
     }
 
     fn keep(&mut self, result: &CaseResult, is_known: bool) -> Result<(), EvalError> {

@@ -4,6 +4,7 @@
 //! watchers one evaluates a turn: it claims it by a label, which it removes afterwards.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,6 +12,7 @@ use serde_json::json;
 use stepfold::eval::{Case, CaseStatus, EvalError, Expectation, Experiment, Mode};
 use stepfold::runner::{SystemClock, WallClock as _};
 use stepfold::session_scopes::{AnyStore, Label, LabelVersion, ReadLabels, SessionKey, SessionStore as _};
+use tokio::sync::Mutex;
 
 use super::add::is_missing;
 use super::files::{CommandFiles, read_text};
@@ -20,6 +22,7 @@ use crate::args::EvalWatchArgs;
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
 use crate::show::{self, counted};
+use crate::signals::CtrlCListener;
 
 /// The file of expectations.
 #[derive(Deserialize)]
@@ -42,7 +45,8 @@ pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<Co
         None => experiment,
     };
     let experiment = judged(experiment, &args.judge, &args.expect, context.prices.clone())?;
-    let watching = Watching { context: &context, experiment, expect, json };
+    let watching = Watching { context: &context, experiment, expect, json, claim: Arc::default() };
+    let mut interrupts = CtrlCListener::new();
     let looking = Box::pin(async {
         let mut before = None;
         loop {
@@ -59,7 +63,17 @@ pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<Co
             }
         }
     });
-    context.work(looking).await
+    let looking = async {
+        tokio::select! {
+            ended = looking => ended,
+            pressed = interrupts.next() => pressed.map(|()| CommandEnding::Interrupted),
+        }
+    };
+    let ended = context.work(looking).await;
+    // After a signal the turn at hand is left to others at once.
+    watching.experiment.shutdown().await;
+    watching.release().await?;
+    ended
 }
 
 fn expectations(path: &Path) -> anyhow::Result<Vec<Expectation>> {
@@ -113,9 +127,37 @@ struct Watching<'a> {
     experiment: Experiment,
     expect: Vec<Expectation>,
     json: bool,
+    /// The claim of the turn at hand. It is locked while it is made, so that a release after a signal knows it.
+    claim: Arc<Mutex<Option<HeldClaim>>>,
+}
+
+/// The claim of a turn that this watcher evaluates.
+struct HeldClaim {
+    key: SessionKey,
+    label: Label,
 }
 
 impl Watching<'_> {
+    /// Claims a turn; false while another watcher has it.
+    async fn claim(&self, turn: &WatchedTurn) -> anyhow::Result<bool> {
+        let mut held = Arc::clone(&self.claim).lock_owned().await;
+        let turn = turn.clone();
+        // A task of its own: it is not dropped between the label and its note.
+        let claiming = tokio::spawn(async move {
+            *held = turn.claim().await?.map(|label| HeldClaim { key: turn.key, label });
+            Ok(held.is_some())
+        });
+        claiming.await?
+    }
+
+    /// Gives the turn at hand to other watchers, if there is one.
+    async fn release(&self) -> anyhow::Result<()> {
+        if let Some(HeldClaim { key, label }) = self.claim.lock().await.take() {
+            release(self.context.runner.store(), key, label).await?;
+        }
+        Ok(())
+    }
+
     /// Looks at each session once.
     async fn look(&self, args: &EvalWatchArgs) -> anyhow::Result<Looked> {
         let mut looked = Looked::default();
@@ -152,7 +194,8 @@ impl Watching<'_> {
         };
         let Some(version) = case.source.as_ref().map(|source| source.last_version) else { return Ok(()) };
         let names = [format!("eval-passed-{version}"), format!("eval-failed-{version}")];
-        let turn = WatchedTurn { store: context.runner.store(), key: session.key(), version, names: &names };
+        let (store, key) = (context.runner.store().clone(), session.key().clone());
+        let turn = WatchedTurn { store, key, version, names };
         if turn.is_labelled().await? {
             looked.labelled += 1;
             return Ok(());
@@ -161,19 +204,12 @@ impl Watching<'_> {
             looked.unsampled += 1;
             return Ok(());
         }
-        let Some(claim) = turn.claim().await? else {
+        if !self.claim(&turn).await? {
             looked.under_way += 1;
             return Ok(());
-        };
-        // Another watcher may have evaluated it between the two.
-        let evaluated = match turn.is_labelled().await? {
-            true => {
-                looked.labelled += 1;
-                Ok(())
-            }
-            false => self.evaluate_claimed(case, &turn, looked).await,
-        };
-        turn.release(&claim).await?;
+        }
+        let evaluated = self.evaluate_claimed(case, &turn, looked).await;
+        self.release().await?;
         evaluated
     }
 
@@ -181,13 +217,18 @@ impl Watching<'_> {
     async fn evaluate_claimed(
         &self,
         case: Case,
-        turn: &WatchedTurn<'_>,
+        turn: &WatchedTurn,
         looked: &mut Looked,
     ) -> anyhow::Result<()> {
+        // Another watcher may have evaluated it before the claim.
+        if turn.is_labelled().await? {
+            looked.labelled += 1;
+            return Ok(());
+        }
         let (id, version) = (turn.key.id.as_str(), turn.version);
         let case = self.expect.iter().cloned().fold(case, Case::expect);
         let result = self.experiment.run_case(&case).await;
-        let [passed, failed] = turn.names;
+        let [passed, failed] = &turn.names;
         let name = match result.status {
             CaseStatus::Passed => passed,
             CaseStatus::Failed => failed,
@@ -215,18 +256,19 @@ impl Watching<'_> {
 /// Its claim is a label with the time at which it was made, in periods. The first watcher that sets it has it, for the store tells each
 /// whether it was set before; of two that set the labels of two periods, each sees the other's label, or one of them does, and gives way.
 /// A claim of a watcher that was killed is over after two periods, which is longer than a case may take.
-struct WatchedTurn<'a> {
-    store: &'a AnyStore,
-    key: &'a SessionKey,
+#[derive(Clone)]
+struct WatchedTurn {
+    store: AnyStore,
+    key: SessionKey,
     version: u64,
     /// The labels of its results.
-    names: &'a [String; 2],
+    names: [String; 2],
 }
 
 /// The seconds of a period of claims.
 const PERIOD: i64 = 600;
 
-impl WatchedTurn<'_> {
+impl WatchedTurn {
     async fn labels(&self) -> anyhow::Result<Vec<String>> {
         let labels = self.store.labels(ReadLabels::new(self.key.clone())).await?;
         Ok(labels.into_iter().map(|(label, _)| label.as_str().to_owned()).collect())
@@ -244,7 +286,7 @@ impl WatchedTurn<'_> {
         for (label, made) in self.claims(&prefix).await? {
             match made + 1 >= period {
                 true => return Ok(None),
-                false => self.release(&Label::new(label)?).await?,
+                false => release(&self.store, self.key.clone(), Label::new(label)?).await?,
             }
         }
         let set = LabelVersion::new(self.key.clone(), own.clone(), self.version);
@@ -253,7 +295,7 @@ impl WatchedTurn<'_> {
         }
         let has_others = self.claims(&prefix).await?.iter().any(|(label, _)| label != own.as_str());
         if has_others {
-            self.release(&own).await?;
+            release(&self.store, self.key.clone(), own.clone()).await?;
         }
         Ok((!has_others).then_some(own))
     }
@@ -265,9 +307,10 @@ impl WatchedTurn<'_> {
             .filter_map(|label| Some((label.clone(), label.strip_prefix(prefix)?.parse().ok()?)))
             .collect())
     }
+}
 
-    async fn release(&self, claim: &Label) -> anyhow::Result<()> {
-        self.store.set_label(LabelVersion::removal(self.key.clone(), claim.clone())).await?;
-        Ok(())
-    }
+/// Removes the label of a claim.
+async fn release(store: &AnyStore, key: SessionKey, claim: Label) -> anyhow::Result<()> {
+    store.set_label(LabelVersion::removal(key, claim)).await?;
+    Ok(())
 }

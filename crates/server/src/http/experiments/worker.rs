@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -237,10 +237,18 @@ fn start(folder: &Arc<ExperimentFolder>, app: &Arc<App>, job: ExperimentJob, fil
         let (folder, app, job) = (Arc::clone(folder), Arc::clone(app), job.clone());
         let (counts, leave) = (Arc::clone(&counts), Arc::clone(&leave));
         async move {
+            let begun = OnceLock::new();
+            let mut running = std::pin::pin!(run(&folder, &app, &job, file, (&counts, &begun)));
             tokio::select! {
                 biased;
-                () = leave.notified() => Ok(Err(JobEnd::Left)),
-                ended = run(&folder, &app, &job, file, &counts) => Ok(ended),
+                () = leave.notified() => {
+                    // While its cases still wait for them: a judgement that is stopped is continued, and one that is dropped is cancelled.
+                    if let Some(experiment) = begun.get() {
+                        Experiment::shutdown(experiment).await;
+                    }
+                    Ok(Err(JobEnd::Left))
+                }
+                ended = &mut running => Ok(ended),
             }
         }
     };
@@ -330,7 +338,7 @@ async fn run(
     app: &App,
     job: &ExperimentJob,
     mut file: ReportFile,
-    counts: &Mutex<Summary>,
+    (counts, begun): (&Mutex<Summary>, &OnceLock<Experiment>),
 ) -> Result<(), JobEnd> {
     folder.path(&job.user, &job.request.name, REPORT)?;
     let experiment = job.request.experiment(app, folder)?;
@@ -340,6 +348,7 @@ async fn run(
         _ => experiment,
     };
     let experiment = file.begin(experiment)?;
+    let experiment = begun.get_or_init(|| experiment);
     let named = (job.user.as_str(), job.request.data_set.as_str());
     let version = folder.version(job).map_err(|error| match is_damaged(&error) {
         true => JobEnd::Invalid(format!("the version of its data set cannot be read: {error}; run it again")),
