@@ -271,6 +271,8 @@ class ErasureRow(TypedDict):
     cases: list[ErasedCaseRow]
     dry_run: bool
     events: int
+    found: bool
+    key: bool
     results: int
     sessions: list[str]
     spend: int
@@ -1040,6 +1042,7 @@ class UpgradeRow(TypedDict):
     """An unfinished run whose agent has changed."""
 
     continues: bool
+    left: bool
     reasons: list[str]
     session: str
     status: str
@@ -1054,6 +1057,7 @@ class UpgradeRows(TypedDict):
     compatible: int
     forced: int
     has_more: bool
+    left: int
     pinned: int
     refused: int
     runs: list[UpgradeRow]
@@ -1104,7 +1108,7 @@ ModeName: TypeAlias = Literal["replay", "next", "roll", "live", "recorded"]
 OutcomeStatus: TypeAlias = Literal["done", "failed", "rejected", "cancelled", "unknown"]
 ShownPart: TypeAlias = Literal["messages", "tools", "agent"]
 ShownSource: TypeAlias = Literal["instructions", "conversation", "summary"]
-Status: TypeAlias = Literal["running", "waiting", "interrupted", "failed", "idle", "invalid", "deleted"]
+Status: TypeAlias = Literal["running", "waiting", "interrupted", "failed", "idle", "invalid", "sealed", "deleted"]
 StatusRow: TypeAlias = Literal["finished", "waiting", "suspended"]
 WhenBusy: TypeAlias = Literal["wait", "steer", "interrupt", "refuse"]
 

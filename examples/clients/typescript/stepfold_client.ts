@@ -344,6 +344,10 @@ export interface ErasureRow {
   dry_run: boolean;
   /** The number of erased events. */
   events: number;
+  /** Whether there was anything to erase: not of an unknown user, nor of what was erased before. */
+  found: boolean;
+  /** Whether the user had a key in the ring of the store, which is destroyed. */
+  key: boolean;
   /** The number of the erased results of such cases. */
   results: number;
   /** The sessions that are erased, or of which events are. */
@@ -1353,8 +1357,8 @@ export interface StateRow {
   version: number;
 }
 
-/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions, or for a budget. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
-export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
+/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions, or for a budget. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `sealed`: No worker has it, and the rest is sealed: the server was started without the key ring of its store, or the key was destroyed. - `deleted`: There is no such session any more. */
+export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "sealed" | "deleted";
 
 /** The status of a run. - `finished`: It has ended. - `waiting`: It waits for decisions. - `suspended`: It was suspended; send the same request again. */
 export type StatusRow = "finished" | "waiting" | "suspended";
@@ -1435,6 +1439,8 @@ export interface UnknownRow {
 export interface UpgradeRow {
   /** Whether the run is continued, under the policy of the app. */
   continues: boolean;
+  /** Whether a recovery leaves it to another version of the agent: a resume continues it here. */
+  left: boolean;
   /** The changes, the open work that they touch, or the error. */
   reasons: string[];
   session: string;
@@ -1455,6 +1461,8 @@ export interface UpgradeRows {
   forced: number;
   /** Whether there are more than were checked. */
   has_more: boolean;
+  /** Runs that a recovery leaves to another version of the agent, which has taken them over: a resume continues them here. */
+  left: number;
   /** Runs that continue with the agent that they began with. */
   pinned: number;
   /** Runs that are not continued. */

@@ -296,7 +296,7 @@ async fn replay_of_a_run_that_was_repaired() {
         let new = std::mem::take(&mut events[0].messages);
         events[0].rewrite.as_mut().unwrap().extend(new);
     }
-    // What somebody else has said is a difference in both.
+    // Other words of a user are a difference in both.
     let other = Run::new(&agent, Input::on(state).say("stop"), "run").unwrap();
     for events in [recording.events(), &events] {
         assert!(matches!(other.clone().replay(events, |_| true), Err(Divergence::At { event: 0, .. })));
