@@ -271,6 +271,9 @@ class ErasureRow(TypedDict):
     cases: list[ErasedCaseRow]
     dry_run: bool
     events: int
+    found: bool
+    id: NotRequired[str | None]
+    key: bool
     results: int
     sessions: list[str]
     spend: int
@@ -1104,7 +1107,7 @@ ModeName: TypeAlias = Literal["replay", "next", "roll", "live", "recorded"]
 OutcomeStatus: TypeAlias = Literal["done", "failed", "rejected", "cancelled", "unknown"]
 ShownPart: TypeAlias = Literal["messages", "tools", "agent"]
 ShownSource: TypeAlias = Literal["instructions", "conversation", "summary"]
-Status: TypeAlias = Literal["running", "waiting", "interrupted", "failed", "idle", "invalid", "deleted"]
+Status: TypeAlias = Literal["running", "waiting", "interrupted", "failed", "idle", "invalid", "sealed", "deleted"]
 StatusRow: TypeAlias = Literal["finished", "waiting", "suspended"]
 WhenBusy: TypeAlias = Literal["wait", "steer", "interrupt", "refuse"]
 

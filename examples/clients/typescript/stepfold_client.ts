@@ -344,6 +344,12 @@ export interface ErasureRow {
   dry_run: boolean;
   /** The number of erased events. */
   events: number;
+  /** Whether there was anything to erase: not of an unknown user, nor of what was erased before. */
+  found: boolean;
+  /** The id of the erasure, for a repeat of the request after a vacuum that failed; none of a dry run. */
+  id?: string | null;
+  /** Whether the user had a key in the ring of the store, which is destroyed. */
+  key: boolean;
   /** The number of the erased results of such cases. */
   results: number;
   /** The sessions that are erased, or of which events are. */
@@ -809,7 +815,7 @@ export interface NewErasure {
   dry_run?: boolean;
   /** Confirms that everything of the user is erased. */
   everything?: boolean;
-  /** The id of the erasure: a repeated request with the same id is recorded once; one that would erase more is refused. */
+  /** The id of the erasure; a new one by default. A repeated request with the same id, reason and administrator is recorded once, and has the answer of the first; one that would erase more is refused. */
   id?: string | null;
   /** The reason, which is recorded. It must not contain what is erased. */
   reason: string;
@@ -1353,8 +1359,8 @@ export interface StateRow {
   version: number;
 }
 
-/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions, or for a budget. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `deleted`: There is no such session any more. */
-export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "deleted";
+/** The status of a session. - `running`: A worker has it, in any process. - `waiting`: Its run waits for decisions, or for a budget. - `interrupted`: Its run was interrupted, and continues when it is resumed or recovered. - `failed`: Its run failed, and continues when it is resumed. - `idle`: Its last run has ended, or there was none. - `invalid`: Its last run cannot be restored by this agent and this version: abandon it, rewind to before it, or fork from there. - `sealed`: No worker has it, and the rest is sealed: the server was started without the key ring of its store, or the key was destroyed. - `deleted`: There is no such session any more. */
+export type Status = "running" | "waiting" | "interrupted" | "failed" | "idle" | "invalid" | "sealed" | "deleted";
 
 /** The status of a run. - `finished`: It has ended. - `waiting`: It waits for decisions. - `suspended`: It was suspended; send the same request again. */
 export type StatusRow = "finished" | "waiting" | "suspended";
