@@ -286,8 +286,8 @@ pub(crate) enum CliCommand {
     /// Apply the `[retention]` of an agent file: delete sessions, events and waiting messages that are too old.
     ///
     /// `serve` and `work` apply it once an hour. Sessions in which a run waits, unless they are included, are left as they are,
-    /// with their messages; versions with a label are kept. Of deleted events the conversation goes, and the values of the
-    /// state stay.
+    /// with their messages. A session with a label is not deleted, and keeps the state at the label with all later events;
+    /// the conversation up to the label goes by its age. The values of the state stay.
     Retain {
         #[command(flatten)]
         target: SessionArgs,
@@ -965,7 +965,8 @@ pub(crate) struct EraseArgs {
     /// The person or program that erases, which is recorded.
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub(crate) by: String,
-    /// The id of the erasure. A repeated command with the same id is recorded once; one that would erase more is refused.
+    /// The id of the erasure; a failure names that of a command without it. A repeated command with the same id, author and
+    /// reason is recorded once, has the answer of the first, and vacuums; one that would erase more is refused.
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
     /// List what would be erased, and erase nothing.

@@ -39,3 +39,51 @@ pub(crate) fn shell_quoted(word: &str) -> String {
     }
     format!("'{}'", word.replace('\'', r"'\''"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text is what it is: JSON is read exactly or refused, and every other text is a string.
+    #[test]
+    fn only_json_is_refused() {
+        let parts = [
+            "",
+            " ",
+            "-",
+            "a",
+            "x:",
+            ",",
+            "0",
+            "-0",
+            "97092768130343894445",
+            "1e400",
+            "0.1234567890123456789",
+            "\"",
+            "[",
+            "]",
+            "{}",
+            "null",
+        ];
+        let count = parts.len();
+        for number in 0..count.pow(3) {
+            let [first, second, third] = [number / count / count, number / count % count, number % count];
+            let (first, second, third) = (parts[first], parts[second], parts[third]);
+            let text = format!("{first}{second}{third}");
+            let read = json_or_text(&text);
+            match serde_json::from_str::<IgnoredAny>(&text) {
+                Err(_) => assert_eq!(read.unwrap(), Value::from(text.as_str()), "{text}"),
+                Ok(_) => assert!(
+                    read.is_err() || read.unwrap() == serde_json::from_str::<Value>(&text).unwrap(),
+                    "{text}"
+                ),
+            }
+        }
+        for text in ["a -", "x: -y", "DE97092768130343894445", "+49 170 1234567", "2026-11-30", "1,5"] {
+            assert_eq!(json_or_text(text).unwrap(), Value::from(text));
+        }
+        for refused in ["97092768130343894445", " 1e400 ", "-0", "[97092768130343894445]"] {
+            assert!(json_or_text(refused).is_err(), "{refused}");
+        }
+    }
+}

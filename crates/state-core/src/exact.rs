@@ -4,7 +4,7 @@
 //! equal keys. Values of a model are read this way, and an approver sees them as they were read. Values of a person or
 //! a client are rejected with the reason. The studio has the same rule, in `json.js` of the server.
 
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// The reason why JSON was refused by [`read_exact`] or [`check_exact`].
@@ -62,7 +62,11 @@ pub enum ExactError {
 pub fn read_exact(json: &str) -> Result<Value, ExactError> {
     // NOTE: The text is checked, not the value: JSON's reader silently takes the nearest number
     // (docs/decisions/state.md).
-    check_exact(json.as_bytes())?;
+    if let Err(inexact) = check_exact(json.as_bytes()) {
+        // NOTE: Only JSON has numbers: `DE97092768130343894445` and `x: -` have none.
+        let syntax = serde_json::from_str::<IgnoredAny>(json);
+        return Err(syntax.map_or_else(ExactError::Json, |_| inexact));
+    }
     let mut reader = serde_json::Deserializer::from_str(json);
     let value = UniqueKeysVisitor.deserialize(&mut reader).map_err(ExactError::Json)?;
     reader.end().map_err(ExactError::Json)?;
@@ -74,7 +78,7 @@ pub fn read_exact(json: &str) -> Result<Value, ExactError> {
 /// A decimal may have its shortest digits, or up to 17 exact ones: both name one 64-bit number.
 ///
 /// # Errors
-/// A number that 64 bits cannot hold.
+/// A number that 64 bits cannot hold. Of a text that is not JSON, any of its parts may be taken as such a number.
 pub fn check_exact(json: &[u8]) -> Result<(), ExactError> {
     let mut at = 0;
     while let Some(byte) = json.get(at) {
@@ -269,6 +273,22 @@ mod tests {
 
     use super::*;
 
+    /// Texts with parts like numbers that cannot be stored.
+    const NO_JSON: [&str; 12] = [
+        "a -",
+        "-",
+        "x: -y",
+        "-0 degrees",
+        "DE97092768130343894445",
+        "97092768130343894445 is the number",
+        "[97092768130343894445",
+        "1e400 units",
+        "0.123456789012345678901234567890 exactly",
+        "--18446744073709551616",
+        "018446744073709551616",
+        "{a: 1e400}",
+    ];
+
     fn refusal(json: &str) -> String {
         read_exact(json).map_or_else(|error| error.to_string(), |value| format!("held: {value}"))
     }
@@ -326,6 +346,9 @@ mod tests {
             "",
         ] {
             assert!(!refusal(refused).starts_with("held"), "{refused}");
+        }
+        for text in NO_JSON {
+            assert!(refusal(text).starts_with("invalid JSON: "), "{text}: {}", refusal(text));
         }
         assert!(refusal(r#"["1e400 \" 1e400", "\\", "-0"]"#).starts_with("held"));
         assert!(refusal(&"9".repeat(1_000_000)).len() < 300);

@@ -45,7 +45,12 @@ impl RunDriver<'_> {
         }
         let lost = run.lost_calls();
         if !lost.is_empty() {
-            return self.commit_outcomes(run, lost).await;
+            let mut failure = StepFailure::default();
+            for outcome in lost.iter().filter_map(|item| item.outcome.call()) {
+                failure.record(self.notify(|| finished(outcome)).await);
+            }
+            failure.record(self.commit_outcomes(run, lost).await);
+            return failure.into_result();
         }
         let mut execution = StepExecution {
             functions: StepFunctions::of(

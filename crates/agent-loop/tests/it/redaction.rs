@@ -308,12 +308,17 @@ async fn a_call_without_its_arguments_is_lost() {
     runs.push(folded);
     for run in runs {
         assert_eq!(run.pending()[0].id, request.id);
+        let mut seen = Vec::new();
         let there = run
             .resume()
             .redact_with(Arc::clone(&rules), ModelView::Keep)
+            .observe(&mut seen)
             .decide(&*request.id, Decision::Approve);
         let text = there.await.unwrap().transcript().to_string();
         assert!(text.contains("sensitive parts of its input were replaced"), "{text}");
+        // Observers are told of it as of each call that has ended.
+        let is_told = |event: &RunEvent| matches!(event, RunEvent::ToolFinished { text, .. } if text.contains("not run"));
+        assert_eq!(seen.iter().filter(|event| is_told(event)).count(), 1, "{seen:?}");
         assert_eq!(got.take(), [""; 0]);
     }
 }

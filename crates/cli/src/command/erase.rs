@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde_json::json;
+use stepfold::agent_loop::{Ids as _, RandomIds};
 use stepfold::runner::{EraseRequest, ErasureReport, ErasureSubject, RunnerError, RunnerErrorKind};
 use stepfold::server::http::{ErasedCase, ErasedCopies, ErasureError, ExperimentFolder};
-use stepfold::session_scopes::{Author, ErasureId, SessionId, SessionStore as _, UserId, VacuumStore};
+use stepfold::session_scopes::{
+    Author, ErasureId, ErrorKind, SessionId, SessionStore as _, UserId, VacuumStore,
+};
 
 use crate::args::{EraseArgs, SessionArgs};
+use crate::argument_text::shell_quoted;
 use crate::context::CommandContext;
 use crate::error::{CommandEnding, UsageError};
 use crate::show::{self, counted};
@@ -21,13 +25,12 @@ pub(super) async fn erase(
 ) -> anyhow::Result<CommandEnding> {
     let subject = subject(target, erased)?;
     let context = CommandContext::for_write(target).await?;
+    // NOTE: The id is made here, so that each failure can name it: only a repeat under it has the answer of the first.
+    let id = ErasureId::new(erased.id.clone().unwrap_or_else(|| RandomIds.next()))?;
     let request = EraseRequest::new(subject, Author::new(erased.by.as_str())?, erased.reason.as_str());
-    let request = match &erased.id {
-        Some(id) => request.with_id(ErasureId::new(id.as_str())?),
-        None => request,
-    };
+    let request = request.with_id(id.clone());
     let request = if erased.dry_run { request.dry_run() } else { request };
-    let (report, copies) = erased_with_copies(&context, erased, request).await?;
+    let (report, copies) = erased_with_copies(&context, erased, &id, request).await?;
     // NOTE: what is erased is told even if the vacuum fails.
     let vacuumed = match !erased.dry_run && !erased.no_vacuum {
         true => Some(context.runner.store().vacuum(VacuumStore::new()).await),
@@ -35,21 +38,33 @@ pub(super) async fn erase(
     };
     let is_vacuumed = matches!(vacuumed, Some(Ok(())));
     match json {
-        true => show::line(json_of(&report, &copies, erased.dry_run, is_vacuumed).to_string()),
+        true => {
+            let id = (!erased.dry_run).then_some(&id);
+            show::line(json_of(&report, &copies, id, is_vacuumed).to_string());
+        }
         false => lines(&report, &copies, erased.dry_run, is_vacuumed),
     }
-    vacuumed
-        .unwrap_or(Ok(()))
-        .context("erased, but the bytes are in the files of the store until a vacuum succeeds")?;
+    vacuumed.unwrap_or(Ok(())).with_context(|| {
+        let again = again_with(&id);
+        format!("erased, but the bytes are in the files of the store until a vacuum succeeds: {again}")
+    })?;
     Ok(CommandEnding::Done)
+}
+
+/// The way to repeat an erasure.
+fn again_with(id: &ErasureId) -> String {
+    let id = shell_quoted(id.as_str());
+    format!("give the same command again, with `--id {id}` and the same `--by` and `--reason`")
 }
 
 /// Erases content, and its copies in the folder of experiments, if one is named.
 async fn erased_with_copies(
     context: &CommandContext,
     erased: &EraseArgs,
+    id: &ErasureId,
     request: EraseRequest,
 ) -> anyhow::Result<(ErasureReport, ErasedCopies)> {
+    let advised = |error| advised(error, id, erased.dry_run);
     let Some(folder) = &erased.experiments else {
         let erased = context.runner.erase(request).await.map_err(advised)?;
         return Ok((erased, ErasedCopies::default()));
@@ -66,19 +81,27 @@ async fn erased_with_copies(
     let folder = Arc::new(ExperimentFolder::new(folder.join(app.as_str())));
     match folder.erase_with_content(&context.runner, request).await {
         Err(ErasureError::Copies(error)) => Err(anyhow::Error::from(error)
-            .context("copies in data sets could not be erased; give the command again")),
+            .context(format!("copies in data sets could not be erased: {}", again_with(id)))),
         // NOTE: the error itself, by which the command finds its advice.
         Err(ErasureError::Content(error)) => Err(advised(error)),
         erased => Ok(erased?),
     }
 }
 
-/// The error of an erasure, which does not take a session over.
-fn advised(error: RunnerError) -> anyhow::Error {
+/// The error of an erasure, which does not take a session over. One that has failed half-way is repeated under its id.
+fn advised(error: RunnerError, id: &ErasureId, dry_run: bool) -> anyhow::Error {
     match &error.kind {
         RunnerErrorKind::Claimed { owner, expires, .. } => anyhow::anyhow!(
             "the session is claimed by worker {owner} until at least {expires}; nothing was erased: try again when its run has ended"
         ),
+        RunnerErrorKind::UnknownCall { .. } => {
+            let words = error.to_string().replace("list the calls", "`stepfold inspect` lists the calls");
+            UsageError(words).into()
+        }
+        RunnerErrorKind::Store { source, .. } if source.kind() == ErrorKind::Transient && !dry_run => {
+            let words = format!("the erasure may be incomplete: {}", again_with(id));
+            anyhow::Error::from(error).context(words)
+        }
         _ => error.into(),
     }
 }
@@ -104,10 +127,11 @@ fn subject(target: &SessionArgs, erased: &EraseArgs) -> anyhow::Result<ErasureSu
     })
 }
 
+/// The result as JSON: with the id, unless it is that of a dry run.
 fn json_of(
     report: &ErasureReport,
     copies: &ErasedCopies,
-    dry_run: bool,
+    id: Option<&ErasureId>,
     is_vacuumed: bool,
 ) -> serde_json::Value {
     let sessions: Vec<&str> = report.sessions.iter().map(|key| key.id.as_str()).collect();
@@ -117,9 +141,10 @@ fn json_of(
     json!({
         "budgets": report.budgets,
         "cases": copies.cases,
-        "dry_run": dry_run,
+        "dry_run": id.is_none(),
         "events": report.events,
         "found": !report.is_empty() || !copies.is_empty(),
+        "id": id.map(ErasureId::as_str),
         "key": report.had_key,
         "results": copies.results,
         "sessions": sessions,

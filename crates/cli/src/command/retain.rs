@@ -126,7 +126,7 @@ impl RetainedTotal {
         let verb = if dry_run { "would go; nothing was changed" } else { "deleted" };
         let vacuum = if is_vacuumed { ", and the store is vacuumed" } else { "" };
         show::note(format!(
-            "{}, {}, {} of {} scanned: {verb}{vacuum}; {} in use kept",
+            "{}, {}, {} of {} scanned: {verb}{vacuum}; {} kept, in use or with a label",
             counted(*deleted, "session"),
             counted(*events, "event"),
             counted(*withdrawn, "message"),

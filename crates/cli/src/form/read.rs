@@ -263,8 +263,13 @@ impl Error for FormError {
         FormError::custom(format!("expected {expected}, found {found}"))
     }
 
-    fn invalid_value(found: Unexpected<'_>, _: &dyn Expected) -> Self {
-        FormError::custom(format!("invalid value: {found}"))
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let range = match expected.to_string().as_str() {
+            "u32" => format!(", expected 0 to {}", u32::MAX),
+            "u64" | "usize" => ", expected 0 or more".to_owned(),
+            _ => String::new(),
+        };
+        FormError::custom(format!("invalid value: {found}{range}"))
     }
 
     fn unknown_variant(_: &str, expected: &'static [&'static str]) -> Self {

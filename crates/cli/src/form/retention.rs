@@ -48,7 +48,7 @@ impl RetentionForm {
         }
         if policy.is_empty() {
             let words = "missing rule: expected `idle_days`, `events`, `event_days` or `message_days`";
-            faults.add(&["retention"], words);
+            faults.within(&["retention"], |faults| faults.add_to_whole(words));
         }
         if self.include_waiting { policy.include_waiting() } else { policy }
     }

@@ -184,7 +184,7 @@ fn a_value_that_does_not_fit_is_reported_once() {
             f.toml:1:12: expected string, found integer
             f.toml:1:15: unknown tool `nope`; available: a, b, c
             f.toml:2:8: the number does not fit 64 bits
-            f.toml:3:8: invalid value: integer `-1`
+            f.toml:3:8: invalid value: integer `-1`, expected 0 or more
             f.toml:7:13: expected list, found integer
             f.toml:11:1: unknown field `comand`; did you mean `command`?
             f.toml:15:1: missing `hosts`

@@ -140,6 +140,17 @@ fn a_policy_without_a_rule_is_a_fault_and_a_file_without_a_policy_too() {
     let room = Room::new("[retention]\ninclude_waiting = true\n", "assistant: noted\n");
     let said = room.say("check a.toml", "");
     assert!(said.contains("missing rule: expected `idle_days`"), "{said}");
+    for (invalid, fault) in [
+        ("idle_days = -1", "invalid value: integer `-1`, expected 0 to 4294967295"),
+        ("idle_days = 5000000000", "invalid value: integer `5000000000`, expected 0 to 4294967295"),
+        ("event_days = 1.5", "expected integer, found fractional number"),
+        ("message_days = \"7\"", "expected integer, found string"),
+        ("events = -1", "invalid value: integer `-1`, expected 0 or more"),
+    ] {
+        let said =
+            Room::new(&format!("[retention]\n{invalid}\n"), "assistant: noted\n").say("check a.toml", "");
+        assert!(said.contains(fault) && !said.contains("missing rule"), "{invalid}: {said}");
+    }
     let room = Room::new("", "assistant: noted\n");
     room.say("run a.toml -s s1 --store s.db hi", "");
     for (line, fault) in [

@@ -158,6 +158,17 @@ impl SessionAccess {
         Err(failed(SessionError::IdempotencyKeyReused { scope, idempotency_key }))
     }
 
+    /// The error about a message that is in no run and waits in no inbox: its event was erased, or it is withdrawn.
+    pub(crate) async fn missing_message(&self, id: &InvocationId) -> RunnerError {
+        let taken = self.find_taking_event(id).await.ok().flatten();
+        let erased = taken.filter(|taken| taken.event.erasure().is_some());
+        let kind = match erased {
+            Some(erased) => RunnerErrorKind::Erased { version: erased.version },
+            None => RunnerErrorKind::Withdrawn,
+        };
+        RunnerError::new(&self.local.key, kind)
+    }
+
     /// The event that took a message: the first of its own run, or one of another run. It is found by an index, unless a
     /// fork inherited it, or a version without such tags stored it.
     async fn event_with(&self, id: &InvocationId) -> Result<Option<CommittedEvent>, RunnerError> {

@@ -7,8 +7,8 @@ use stepfold_session_scopes::{PruneBound, ScannedSession, Timestamp};
 /// The retention of an application: which sessions, events and messages go by themselves. By default everything is kept.
 ///
 /// A session with an unfinished run, one that waits for a decision for example, is left as it is, unless
-/// [included](RetentionPolicy::include_waiting). A session that a worker has claimed is always left as it is, and so is a
-/// version with a label, with the events after it. Forks have their own events and times: what a fork shares
+/// [included](RetentionPolicy::include_waiting). A session that a worker has claimed is always left as it is, and so are the
+/// values at a version with a label, and the events after it; the conversation up to it goes by its age. Forks have their own events and times: what a fork shares
 /// with a deleted session stays.
 ///
 /// Ages are those by the clock of the runner. Values of the state go with their session only.

@@ -30,7 +30,7 @@ impl InvocationDriver<'_> {
                 self.recorded(read, RunSelector::Message(&id)).await.map(Some)
             }
             (InvocationGoal::TakeInbox, None) if self.own_entry().is_none() && was_missed => {
-                Err(self.withdrawn())
+                Err(self.access.missing_message(&id).await)
             }
             (InvocationGoal::TakeInbox, None) if self.own_entry().is_none() => {
                 self.is_missed = true;

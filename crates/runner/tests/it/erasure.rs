@@ -405,7 +405,7 @@ fn an_erased_message_is_not_sent_again_under_its_key() {
             Err(error) => Some(error),
         };
         let error = failed.expect("the message was accepted again");
-        assert!(matches!(error.kind, RunnerErrorKind::Withdrawn), "{error}");
+        assert!(matches!(error.kind, RunnerErrorKind::Erased { version: 1 }), "{error}");
         assert!(!stored(&session).await.contains(MARKER));
         assert_eq!(store.inbox(ReadInbox::new(session.key().clone())).await.unwrap(), []);
     });

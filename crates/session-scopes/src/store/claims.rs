@@ -8,7 +8,8 @@
 //! The claim of a session is in one of five states. *free*: no worker has it. *scheduled*: free, and
 //! [due](ReleaseClaim::due) at a time. *held*: a worker has it. *expired*: its time has passed; it still belongs
 //! to its holder until another worker takes over. *abandoned*: its holder [released](ReleaseClaim::unfinished) it
-//! with work left; its token is no longer one, so that a renewal which is still on its way is late. Each operation gives the next state, or an error and no change:
+//! with work left; its token is no longer one, so that a renewal which is still on its way is late. Each operation
+//! gives the next state, or an error and no change:
 //!
 //! | operation | free | scheduled | held | expired | abandoned |
 //! |---|---|---|---|---|---|

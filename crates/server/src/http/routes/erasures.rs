@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use axum::Json;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use stepfold_agent_loop::{Ids as _, RandomIds};
 use stepfold_runner::{EraseRequest, ErasureReport, ErasureSubject, Runner};
 use stepfold_session_scopes::{
     Author, ErasureId, ErasureRecord, ListErasures, SessionId, SessionStore as _, UserId, VacuumStore,
@@ -34,7 +35,8 @@ pub(super) struct NewErasure {
     everything: bool,
     /// The reason, which is recorded. It must not contain what is erased.
     reason: String,
-    /// The id of the erasure: a repeated request with the same id is recorded once; one that would erase more is refused.
+    /// The id of the erasure; a new one by default. A repeated request with the same id, reason and administrator is recorded
+    /// once, and has the answer of the first; one that would erase more is refused.
     #[serde(default)]
     id: Option<String>,
     /// Lists what would be erased, and erases nothing.
@@ -93,6 +95,9 @@ pub(super) struct ErasedCaseRow {
 pub(super) struct ErasureRow {
     /// Whether nothing was erased.
     dry_run: bool,
+    /// The id of the erasure, for a repeat of the request after a vacuum that failed; none of a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
     /// The sessions that are erased, or of which events are.
     sessions: Vec<String>,
     /// The erased events, unless whole sessions are erased.
@@ -122,11 +127,11 @@ pub(super) async fn erase(
 ) -> Result<Json<ErasureRow>, Problem> {
     let (app, JsonBody(new)) = (request.target.0, request.body);
     let by = Author::new(request.principal.user().as_str())?;
-    let erasure = EraseRequest::new(new.subject()?, by, new.reason.as_str());
-    let erasure = match &new.id {
-        Some(id) => erasure.with_id(ErasureId::new(id.as_str())?),
-        None => erasure,
-    };
+    if new.reason.trim().is_empty() {
+        return Err(Problem::invalid("erasure", "`reason` must not be empty"));
+    }
+    let id = ErasureId::new(new.id.clone().unwrap_or_else(|| RandomIds.next()))?;
+    let erasure = EraseRequest::new(new.subject()?, by, new.reason.as_str()).with_id(id.clone());
     let erasure = if new.dry_run { erasure.dry_run() } else { erasure };
     let (report, CopyRows { cases, results }) = erased(&app, erasure).await?;
     let vacuumed = new.vacuum && !new.dry_run && is_vacuumed(app.runner()).await;
@@ -137,6 +142,7 @@ pub(super) async fn erase(
     };
     Ok(Json(ErasureRow {
         dry_run: new.dry_run,
+        id: (!new.dry_run).then(|| id.to_string()),
         sessions: report.sessions.iter().map(|key| key.id.to_string()).collect(),
         versions: report.versions.iter().map(version).collect(),
         events: report.events,

@@ -170,3 +170,31 @@ async fn the_role_comes_before_what_a_call_says() {
         assert_eq!(told["id"], serde_json::from_str::<Value>(id).unwrap());
     }
 }
+
+/// An erasure ends a task that waits, by content of the task itself or by that of an earlier one; a completed one stays completed.
+#[tokio::test]
+async fn a_task_is_ended_by_an_erasure() {
+    for (versions, first, second) in [
+        (json!([1]), "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"),
+        (json!([2]), "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"),
+        (json!([3]), "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"),
+        (json!([1, 2, 3, 4]), "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"),
+    ] {
+        let site = Site::new("assistant: hello\nassistant: > c1 pay()\nassistant: never\n").await;
+        call(&site, "ada", "SendMessage", say("hi")).await;
+        let waits = call(&site, "ada", "SendMessage", say("pay")).await["result"]["task"].clone();
+        assert_eq!(waits["status"]["state"], "TASK_STATE_INPUT_REQUIRED", "{waits}");
+        let body = json!({"user": "ada", "session": "s1", "versions": versions, "reason": "ticket 20"});
+        let erased = site.post("root", "/erasures", body).await;
+        assert_eq!(erased.status, 200, "{}", erased.text);
+        let listed = call(&site, "ada", "ListTasks", json!({})).await["result"]["tasks"].clone();
+        let states = [&listed[1]["status"]["state"], &listed[0]["status"]["state"]];
+        assert_eq!(states, [first, second], "{versions}: {listed}");
+        let why = listed[0]["status"]["message"]["parts"][0]["text"].as_str().unwrap_or_default();
+        assert!(why.contains("eras"), "{versions}: {listed}");
+        let id = json!({"id": waits["id"]});
+        assert_eq!(call(&site, "ada", "GetTask", id.clone()).await["result"], listed[0]);
+        assert_eq!(code(&call(&site, "ada", "SubscribeToTask", id.clone()).await), -32004);
+        assert_eq!(code(&call(&site, "ada", "CancelTask", id).await), -32002);
+    }
+}

@@ -75,6 +75,20 @@ async fn administrators_erase_a_user() {
     assert_eq!(site.get("ada", "/sessions").await.json()["sessions"], json!([]));
 }
 
+/// The answer has the id that the server has made: a repeat under it has the answer of the first, also where the session is gone.
+#[tokio::test]
+async fn the_id_of_an_erasure_is_told() {
+    let site = site().await;
+    let mut body = json!({"user": "ada", "session": "s1", "reason": "ticket 21", "dry_run": true});
+    assert_eq!(site.post("root", "/erasures", body.clone()).await.json()["id"], Value::Null);
+    body["dry_run"] = false.into();
+    let first = site.post("root", "/erasures", body.clone()).await.json();
+    assert_eq!(site.post("root", "/erasures", body.clone()).await.status, 404);
+    (body["id"], body["vacuum"]) = (first["id"].clone(), true.into());
+    let again = site.post("root", "/erasures", body).await.json();
+    assert_eq!((&again["events"], &again["vacuumed"]), (&first["events"], &true.into()), "{again}");
+}
+
 /// An export of a session with gaps is imported with them.
 #[tokio::test]
 async fn an_export_with_erased_events_is_imported() {
@@ -114,6 +128,7 @@ async fn invalid_erasures_are_refused() {
         (json!({"user": "ada", "session": "s1", "everything": true, "reason": "r"}), 400),
         (json!({"user": "ada", "everything": true, "versions": [1], "reason": "r"}), 400),
         (json!({"user": "ada", "session": "s1", "versions": [1]}), 400),
+        (json!({"user": "ada", "session": "s1", "versions": [1], "reason": " "}), 400),
     ] {
         let refused = site.post("root", "/erasures", body.clone()).await;
         assert_eq!(refused.status, status, "{body}: {}", refused.text);

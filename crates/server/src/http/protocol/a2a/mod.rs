@@ -112,7 +112,7 @@ impl From<RunnerError> for MethodError {
                 "key_reused" => RpcError::invalid(
                     "the `messageId` was used for another message of this context: send a new message under a new id",
                 ),
-                "too_large" | "invalid" => RpcError::invalid(words),
+                "too_large" | "invalid" | "erased" => RpcError::invalid(words),
                 _ => RpcError::new(-32603, "INTERNAL", words),
             },
         })

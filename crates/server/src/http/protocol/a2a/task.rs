@@ -80,6 +80,12 @@ pub(super) fn tasks(stored: &Session) -> Vec<A2aTask<'_>> {
     tasks
 }
 
+/// The message of a task without an exit of which events were erased.
+const ERASED: &str = "content of the task was erased, and the task cannot continue";
+
+/// The message of a task whose run was ended by an erasure or a rewind of the session.
+const ABANDONED: &str = "the task was ended by a rewind of its session, or by an erasure of earlier content";
+
 /// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskState {
@@ -134,6 +140,27 @@ impl A2aTask<'_> {
         ends.next().and_then(|last| last.event.metadata.read::<Exit>("exit"))
     }
 
+    /// Whether content of its events was erased: its run had ended before, or was ended by that.
+    fn is_erased(&self) -> bool {
+        self.commits.iter().any(|commit| commit.event.erasure().is_some())
+    }
+
+    /// Whether its run was ended from outside: an event of the session that is not of the run follows the last one of it,
+    /// for example that of a rewind or an erasure. Nothing continues it.
+    fn is_abandoned(&self) -> bool {
+        self.commits.iter().any(|commit| commit.event.invocation.as_str() != self.id.invocation)
+    }
+
+    /// Whether its last event is a reply without calls, which ends a run; an erased reply keeps that form, and not the exit.
+    fn has_erased_reply(&self) -> bool {
+        let is_own = |commit: &&&CommittedEvent| commit.event.invocation.as_str() == self.id.invocation;
+        let Some(last) = self.commits.iter().rev().find(is_own) else { return false };
+        let message = last.event.messages.last();
+        last.event.erasure().is_some()
+            && last.event.kind.as_str() == "replied"
+            && message.is_some_and(|message| message.tool_calls().next().is_none())
+    }
+
     /// Its state, with what the session waits for.
     pub(super) fn status(&self, run: &LastRun) -> (TaskState, Value) {
         let exit = self.exit();
@@ -143,6 +170,11 @@ impl A2aTask<'_> {
             (Some(exit), _) => {
                 let (state, why) = after(&exit);
                 (state, self.id.status(state, why, at))
+            }
+            (None, _) if self.is_erased() || self.is_abandoned() => {
+                let state = if self.has_erased_reply() { TaskState::Completed } else { TaskState::Canceled };
+                let why = if self.is_erased() { ERASED } else { ABANDONED };
+                (state, self.id.status(state, Some(json!([{"text": why}])), at))
             }
             // The next run came before this one could end.
             (None, _) if !self.is_last => {
