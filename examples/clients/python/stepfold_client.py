@@ -272,6 +272,7 @@ class ErasureRow(TypedDict):
     dry_run: bool
     events: int
     found: bool
+    id: NotRequired[str | None]
     key: bool
     results: int
     sessions: list[str]

@@ -346,6 +346,8 @@ export interface ErasureRow {
   events: number;
   /** Whether there was anything to erase: not of an unknown user, nor of what was erased before. */
   found: boolean;
+  /** The id of the erasure, for a repeat of the request after a vacuum that failed; none of a dry run. */
+  id?: string | null;
   /** Whether the user had a key in the ring of the store, which is destroyed. */
   key: boolean;
   /** The number of the erased results of such cases. */
@@ -813,7 +815,7 @@ export interface NewErasure {
   dry_run?: boolean;
   /** Confirms that everything of the user is erased. */
   everything?: boolean;
-  /** The id of the erasure: a repeated request with the same id is recorded once; one that would erase more is refused. */
+  /** The id of the erasure; a new one by default. A repeated request with the same id, reason and administrator is recorded once, and has the answer of the first; one that would erase more is refused. */
   id?: string | null;
   /** The reason, which is recorded. It must not contain what is erased. */
   reason: string;
