@@ -17,8 +17,9 @@ impl Runner {
     /// spawns it in each of its processes: the process that comes first makes the pass. Returns at once without a policy.
     ///
     /// # Errors
-    /// [`RunnerErrorKind::Store`] with [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store without
-    /// claims. Other failures are logged, and the next pass comes an interval later.
+    /// [`RunnerErrorKind::Store`](crate::RunnerErrorKind::Store) with
+    /// [`Unsupported`](stepfold_session_scopes::SessionError::Unsupported) by a store without claims. Other failures are logged, and
+    /// the next pass comes an interval later.
     ///
     /// # Examples
     /// ```
