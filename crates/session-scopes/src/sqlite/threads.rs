@@ -590,25 +590,37 @@ impl SqliteConnection {
         checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], is_all)).map_err(failed("copy its log"))
     }
 
-    /// Copies the log to the file, and leaves the log empty. Waits for readers.
+    /// Copies the log to the file, and leaves the log empty. Waits for readers, as long as for a lock.
     fn empty_log(&self) -> Result<(), SessionError> {
-        let mut pause = Duration::ZERO;
-        loop {
-            let checkpoint = self.connection.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
-            let is_busy = checkpoint
-                .and_then(|mut checkpoint| checkpoint.query_row([], |row| row.get::<_, bool>(0)))
-                .map_err(failed(VACUUMING))?;
-            if !is_busy {
-                return Ok(());
-            }
-            // NOTE: the busy timeout covers most of the wait; a reader that holds a snapshot makes this return at once.
-            pause += EMPTYING_PAUSE;
-            if pause > self.busy_timeout {
-                let source = "another connection reads it".into();
-                return Err(SessionError::Unavailable { what: "empty the log of its file", source });
-            }
+        // NOTE: a reader that holds a snapshot lets an attempt return at once, another one makes it wait; so the attempts of the
+        // first half wait between each other only. That of the second half keeps writers of other processes out meanwhile.
+        let half = self.busy_timeout / 2;
+        let _ = self.connection.busy_timeout(Duration::ZERO);
+        let mut waited = Duration::ZERO;
+        let mut emptied = self.try_to_empty_log();
+        while matches!(emptied, Ok(false)) && waited < half {
             thread::sleep(EMPTYING_PAUSE);
+            waited += EMPTYING_PAUSE;
+            emptied = self.try_to_empty_log();
         }
+        if matches!(emptied, Ok(false)) {
+            let _ = self.connection.busy_timeout(half);
+            emptied = self.try_to_empty_log();
+        }
+        let _ = self.connection.busy_timeout(self.busy_timeout);
+        if emptied? {
+            return Ok(());
+        }
+        let source = "another connection reads it".into();
+        Err(SessionError::Unavailable { what: "empty the log of its file", source })
+    }
+
+    /// Returns false if a reader or another process is in the way.
+    fn try_to_empty_log(&self) -> Result<bool, SessionError> {
+        let checkpoint = self.connection.prepare("PRAGMA wal_checkpoint(TRUNCATE)");
+        let is_busy =
+            checkpoint.and_then(|mut checkpoint| checkpoint.query_row([], |row| row.get::<_, bool>(0)));
+        is_busy.map(|is_busy| !is_busy).map_err(failed(VACUUMING))
     }
 
     /// Commits that the file needs its log, by a number that no other process commits.

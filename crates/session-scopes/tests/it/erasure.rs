@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::json;
 use stepfold_session_scopes::{
@@ -12,13 +13,13 @@ use stepfold_session_scopes::{
     EraseData, EraseTarget, ErasureId, ErrorKind, EventRange, Expected, FaultPlace, ForkSession, GetSession,
     IdempotencyKey, InboxKind, Label, LabelVersion, ListSessions, MemoryStore, PruneBound, PruneSession,
     ReadInbox, ReservationId, ReserveSpend, RewindSession, RunRecord, ScopeKey, SessionError, SessionKey,
-    SessionStore, SpendAmounts, SqliteStore, VacuumStore, VerifySessions, WriteScope,
+    SessionStore, SpendAmounts, SqliteOptions, SqliteStore, VacuumStore, VerifySessions, WriteScope,
 };
 use stepfold_state_core::chat::{Message, ToolCall, ToolResult};
 
 use crate::children::start;
 use crate::keys::memory_ring;
-use crate::scenario::{address_in, at, event, open, schema, writing};
+use crate::scenario::{address_in, append, at, create, event, key, open, schema, writing};
 use crate::sealed::{Database, open_at};
 use crate::server::server;
 
@@ -425,6 +426,24 @@ async fn no_byte_of_erased_content_is_in_the_files_of_postgres() {
     store.vacuum(VacuumStore::new()).await.unwrap();
     check_bytes(&server.files_of_tables(), &garden, "PostgreSQL");
     check_whole(&store).await;
+}
+
+/// A reader that does not end, of another program, is in the way of a vacuum for as long as a lock would be, and no longer.
+#[tokio::test]
+async fn a_vacuum_does_not_wait_for_a_reader_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("read.db");
+    let store = SqliteOptions::new(&path).busy_timeout(Duration::from_secs(1)).open().unwrap();
+    create(&store, &key("s")).await;
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM stepfold_events").unwrap();
+    let vacuumed = tokio::time::timeout(Duration::from_secs(60), store.vacuum(VacuumStore::new())).await;
+    let error = vacuumed.expect("it ends").unwrap_err();
+    assert!(error.to_string().contains("another connection reads it"), "{error}");
+    // Nothing else has stopped, and it succeeds once the reader is gone.
+    append(&store, &key("s"), 0, writing("e1", &[])).await.unwrap();
+    reader.execute_batch("COMMIT").unwrap();
+    store.vacuum(VacuumStore::new()).await.unwrap();
 }
 
 /// Erases and vacuums until it is killed.

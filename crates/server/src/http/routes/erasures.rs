@@ -90,6 +90,7 @@ pub(super) struct ErasedCaseRow {
 }
 
 /// The result of an erasure.
+#[expect(clippy::struct_excessive_bools, reason = "an answer as clients read it")]
 #[derive(Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ErasureRow {
