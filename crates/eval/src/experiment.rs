@@ -522,7 +522,7 @@ impl Experiment {
         (cost, elapsed): (Option<f64>, Duration),
         scores: &mut Vec<Score>,
     ) -> Option<String> {
-        let recorded = Trial::recorded(case);
+        let recorded = self.recorded(case, trial);
         let trials = Trials { cost, elapsed, ..Trials::new(trial, recorded.as_ref()) };
         // The recorded turn, compared with itself, would always pass.
         let is_compared =
@@ -532,6 +532,16 @@ impl Experiment {
         let evaluated = self.evaluated_in_code(case, trial).await;
         scores.extend(evaluated.unwrap_or_else(|error| std::panic::resume_unwind(error)));
         error
+    }
+
+    /// The recorded course. A key that the recorded agent did not have has its default there, as it would have had.
+    fn recorded(&self, case: &Case, trial: &Trial) -> Option<Trial> {
+        let mut recorded = Trial::recorded(case)?;
+        let defaults = self.candidate.schema().keys().filter_map(|key| Some((key.name(), key.default()?)));
+        for (key, default) in defaults.filter(|(key, _)| trial.values.contains_key(*key)) {
+            recorded.values.entry(key).or_insert_with(|| default.clone());
+        }
+        Some(recorded)
     }
 
     /// The scores of evaluators in code, on a thread for work that blocks: they do not hold up the timeout of the case.

@@ -140,6 +140,15 @@ fn a_link_to_a_report_stays() {
         assert!(room.path("link").is_symlink());
         assert_eq!(std::fs::read_dir(room.path("sub")).unwrap().count(), 1);
     }
+    // In a row, relative to each folder; and to a folder that is missing, in which nothing can be written.
+    std::os::unix::fs::symlink("../far.report", room.path("sub/next")).unwrap();
+    std::os::unix::fs::symlink("sub/next", room.path("first")).unwrap();
+    std::os::unix::fs::symlink("missing/own.report", room.path("lost")).unwrap();
+    assert!(room.say(&format!("{run} --report first"), "").contains("3 passed"));
+    assert!(room.path("sub/next").is_symlink() && room.path("far.report").is_file());
+    let said = room.say(&format!("{run} --report lost"), "");
+    assert!(said.ends_with("exit 2\n") && said.contains("missing/own.report"), "{said}");
+    assert!(room.path("lost").is_symlink() && !room.path("own.report").exists());
     let report = std::fs::read_to_string(room.path("sub/own.report")).unwrap();
     let last = report.lines().last().unwrap();
     room.write(

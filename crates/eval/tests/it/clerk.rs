@@ -42,6 +42,7 @@ pub(crate) enum Variation {
     OtherParams,
     MoreTools,
     OtherLimits,
+    MoreKeys,
     OneBadCase,
 }
 
@@ -162,6 +163,10 @@ pub(crate) fn careful(variation: Variation, executions: &Executions) -> AgentBui
             clerk.approval(asking).tool(unused.build().expect("a valid tool"))
         }
         Variation::OtherLimits => clerk.approval(asking).max_steps(9),
+        Variation::MoreKeys => {
+            let keys = Schema::builder().key::<Vec<String>>("notes").key::<u64>("more").default(3).build();
+            clerk.approval(asking).schema(keys.expect("a valid schema"))
+        }
         _ => clerk.approval(asking),
     }
 }

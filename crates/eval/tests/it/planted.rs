@@ -74,8 +74,8 @@ async fn each_regression_is_found() {
 #[tokio::test]
 async fn no_harmless_change_is_called_a_regression() {
     use Variation::{
-        LongerText, MoreTools, OneBadCase, OtherIds, OtherInstructions, OtherLimits, OtherName, OtherOrder,
-        OtherParams, OtherWords, Polite, WithText,
+        LongerText, MoreKeys, MoreTools, OneBadCase, OtherIds, OtherInstructions, OtherLimits, OtherName,
+        OtherOrder, OtherParams, OtherWords, Polite, WithText,
     };
     let harmless = [
         OtherOrder,
@@ -89,6 +89,7 @@ async fn no_harmless_change_is_called_a_regression() {
         OtherParams,
         MoreTools,
         OtherLimits,
+        MoreKeys,
         // One loss in twenty cases is no more than chance.
         OneBadCase,
     ];

@@ -157,20 +157,23 @@ pub(super) fn written(path: &Path) -> PathBuf {
     if path.is_symlink() { resolved(path) } else { path.to_owned() }
 }
 
-/// The path of a file that may be missing, without links and dots.
+/// The most links in a row that are followed, as by Linux.
+const MAX_LINKS: usize = 40;
+
+/// The path of a file that may be missing, without links and dots. In a missing folder it is left as it is, so that its
+/// writer fails.
 fn resolved(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let target = || match path.read_link() {
-        // A link to a missing file: of several ones in a row the first is resolved.
-        Ok(target) => folder.join(target),
-        Err(_) => path.to_owned(),
-    };
-    let missing = || {
-        let target = target();
-        let folder = target.parent()?.canonicalize().or_else(|_| folder.canonicalize()).ok()?;
-        Some(folder.join(target.file_name()?))
-    };
-    path.canonicalize().ok().or_else(missing).unwrap_or_else(|| path.to_owned())
+    let mut target = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(next) = target.read_link() else { break };
+        target = folder_of(&target).join(next);
+    }
+    let missing = || Some(folder_of(&target).canonicalize().ok()?.join(target.file_name()?));
+    path.canonicalize().ok().or_else(missing).unwrap_or(target)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
