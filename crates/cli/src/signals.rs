@@ -93,7 +93,10 @@ pub(crate) struct EndSignals {
 impl EndSignals {
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let stop = StopSignals::listen().context("could not listen for signals")?;
-        Ok(EndSignals { stop, interrupts: CtrlCListener::new() })
+        let mut interrupts = CtrlCListener::new();
+        // Its first use: from here on no press ends the process by itself.
+        interrupts.was_pressed()?;
+        Ok(EndSignals { stop, interrupts })
     }
 
     pub(crate) async fn received(&mut self) -> anyhow::Result<CommandEnding> {

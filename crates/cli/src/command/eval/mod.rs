@@ -245,7 +245,8 @@ enum EndedExperiment {
     Stopped(CommandEnding),
 }
 
-/// Runs an experiment until a signal. Then its tools, programs and judgements are ended before the process is.
+/// Runs an experiment until its end or a signal. Its tools, programs and judgements are ended before the process is: a judgement whose
+/// case has run out of time may still be under way.
 async fn until_signal(
     experiment: &Experiment,
     running: impl Future<Output = Result<Summary, EvalError>>,
@@ -253,7 +254,10 @@ async fn until_signal(
     let mut signals = EndSignals::listen()?;
     let mut running = std::pin::pin!(running);
     tokio::select! {
-        ended = &mut running => Ok(EndedExperiment::Done(ended)),
+        ended = &mut running => {
+            experiment.shutdown().await;
+            Ok(EndedExperiment::Done(ended))
+        }
         stopped = signals.received() => {
             // While its cases still wait for them: a judgement that is stopped is continued, and one that is dropped is cancelled.
             experiment.shutdown().await;

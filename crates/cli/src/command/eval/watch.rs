@@ -65,8 +65,10 @@ pub(super) async fn watch(args: &EvalWatchArgs, json: bool) -> anyhow::Result<Co
     });
     let looking = async {
         tokio::select! {
-            ended = looking => ended,
+            // Before anything is claimed or started, it listens.
+            biased;
             pressed = interrupts.next() => pressed.map(|()| CommandEnding::Interrupted),
+            ended = looking => ended,
         }
     };
     let ended = context.work(looking).await;
