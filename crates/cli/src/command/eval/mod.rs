@@ -253,17 +253,13 @@ async fn until_signal(
 ) -> anyhow::Result<EndedExperiment> {
     let mut signals = EndSignals::listen()?;
     let mut running = std::pin::pin!(running);
-    tokio::select! {
-        ended = &mut running => {
-            experiment.shutdown().await;
-            Ok(EndedExperiment::Done(ended))
-        }
-        stopped = signals.received() => {
-            // While its cases still wait for them: a judgement that is stopped is continued, and one that is dropped is cancelled.
-            experiment.shutdown().await;
-            Ok(EndedExperiment::Stopped(stopped?))
-        }
-    }
+    let ended = tokio::select! {
+        ended = &mut running => Ok(EndedExperiment::Done(ended)),
+        stopped = signals.received() => stopped.map(EndedExperiment::Stopped),
+    };
+    // While its cases still wait for them: a judgement that is stopped is continued, and one that is dropped is cancelled.
+    experiment.shutdown().await;
+    ended
 }
 
 /// The most bytes of results that are kept in memory where no report is named. Others go into a file that has no name.
